@@ -1,0 +1,3 @@
+//! The `postread` program.
+
+fn main() {}

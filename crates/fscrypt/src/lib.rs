@@ -1,0 +1,1 @@
+//! fscrypt policies, contexts, key derivation, file contents and names.

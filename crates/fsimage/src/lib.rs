@@ -1,0 +1,1 @@
+//! ext4 images, read-only: inode to extents and protection.

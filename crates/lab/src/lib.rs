@@ -1,0 +1,1 @@
+//! Experiments: the kernel patches' measurements of queue policies, reproduced in user space.

@@ -1,0 +1,1 @@
+//! Partitions and Android sparse images: ranges of sources.
