@@ -4,6 +4,7 @@ extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+pub mod hash;
 pub mod platform;
 
 pub use platform::Platform;
