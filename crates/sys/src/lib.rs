@@ -1,1 +1,29 @@
-//! CPU affinity and topology, priorities, schedstat, cgroup quota, page residency and tracefs: small safe wrappers.
+//! CPU affinity and topology, priorities, schedstat, cgroup quota, page residency, fs-verity ioctls and tracefs: small
+//! safe wrappers.
+//!
+//! What is read from `/sys`, `/proc` or a cgroup takes the root of that tree as a parameter, so that recorded machines
+//! can be tested: big and little cores, many caches, NUMA nodes, nested quotas. Where the kernel may silently do
+//! something else than asked (an affinity mask, a slice, a counter that does not count), the wrapper looks at what
+//! took effect and says so.
+//!
+//! The only unsafe code is in the private module `raw`, a file an area: scheduling, memory, fs-verity.
+
+pub mod affinity;
+mod cpuset;
+pub mod filesystem;
+pub mod fsverity;
+pub mod group;
+pub mod hardening;
+pub mod priority;
+pub mod procstat;
+pub mod quota;
+mod raw;
+pub mod residency;
+pub mod schedstat;
+mod thread;
+pub mod topology;
+pub mod tracefs;
+
+pub use affinity::{current_cpu, online_cpus};
+pub use cpuset::{CpuListError, CpuSet};
+pub use thread::{gettid, set_thread_name};

@@ -1,0 +1,5 @@
+//! System calls without a safe wrapper elsewhere. Everything here is safe to call; nothing here decides anything.
+
+pub(crate) mod fsverity;
+pub(crate) mod memory;
+pub(crate) mod sched;
