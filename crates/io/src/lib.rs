@@ -1,5 +1,36 @@
 //! Buffers with owners, bios, sources that complete them, per-block status, and the budget of bytes in flight.
+//!
+//! A [`Source`] takes a [`Bio`] (an offset and an aligned, pooled [`Buf`]) and completes it exactly once through its
+//! [`Completion`], on a CPU that it names, possibly before [`Source::submit`] returns. What failed is told by range in
+//! the bio's [`Statuses`], so that one bad block does not hide the good ones beside it.
 
+mod aligned;
+mod bio;
+mod budget;
+mod buf;
+mod completion;
+mod fill;
+mod memory;
+mod pread;
 mod read_at;
+mod source;
+mod status;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod threads;
 
+pub use bio::{Bio, Priority};
+pub use budget::{Budget, Permit};
+pub use buf::{BUF_ALIGN, Buf, PoolStats, pool_stats, trim_pool};
+pub use completion::{BioEnd, Completion};
+pub use fill::fill_from;
+pub use memory::{MemorySource, ReadAtSource};
+pub use pread::{Placement, PreadConfig, PreadOptions, PreadPool, PreadSource};
 pub use read_at::ReadAt;
+pub use source::{BioId, Source};
+pub use status::{BadRange, BlockStatus, Corruption, CorruptionKind, FailureKind, HashValue, Statuses};
+
+/// The CPU that this thread runs on now, as the kernel numbers them.
+pub fn current_cpu() -> u32 {
+    u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
+}

@@ -1,0 +1,103 @@
+//! A bio: one contiguous piece of a read in flight.
+
+use crate::buf::Buf;
+use crate::status::{BlockStatus, Statuses};
+
+/// Why a bio was submitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Priority {
+    /// Read ahead of a reader: first to yield.
+    ReadAhead,
+    /// A reader waits for it.
+    #[default]
+    Demand,
+}
+
+/// One contiguous piece of a read in flight: where, into which buffer, and what became of each range of it.
+///
+/// It owns its buffer until it completes, even if its reader has gone.
+#[derive(Debug)]
+pub struct Bio {
+    offset: u64,
+    buf: Buf,
+    statuses: Statuses,
+    unit: u32,
+    priority: Priority,
+}
+
+impl Bio {
+    /// A read of `buf.len()` bytes at `offset` of a source.
+    pub fn new(offset: u64, buf: Buf) -> Self {
+        Self { offset, buf, statuses: Statuses::new(), unit: 4096, priority: Priority::Demand }
+    }
+
+    /// In which units of bytes a source tells good from bad when the whole does not read (4096 until set).
+    #[must_use]
+    pub fn with_unit(mut self, unit: u32) -> Self {
+        self.unit = unit.max(1);
+        self
+    }
+
+    /// Sets why it is read.
+    #[must_use]
+    pub fn with_priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Byte offset in the source.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// True for a read of nothing.
+    pub fn is_empty(&self) -> bool {
+        self.buf.is_empty()
+    }
+
+    /// The unit of isolation, see [`Bio::with_unit`].
+    pub fn unit(&self) -> u32 {
+        self.unit
+    }
+
+    /// Why it is read.
+    pub fn priority(&self) -> Priority {
+        self.priority
+    }
+
+    /// The buffer.
+    pub fn buf(&self) -> &Buf {
+        &self.buf
+    }
+
+    /// The buffer, to fill.
+    pub fn buf_mut(&mut self) -> &mut Buf {
+        &mut self.buf
+    }
+
+    /// What became of its ranges.
+    pub fn statuses(&self) -> &Statuses {
+        &self.statuses
+    }
+
+    /// To mark ranges that failed.
+    pub fn statuses_mut(&mut self) -> &mut Statuses {
+        &mut self.statuses
+    }
+
+    /// Marks all of it as failed.
+    pub fn fail_all(&mut self, status: &BlockStatus) {
+        let len = self.buf.len();
+        self.statuses.fail(0..len, status);
+    }
+
+    /// The buffer and the statuses.
+    pub fn into_parts(self) -> (Buf, Statuses) {
+        (self.buf, self.statuses)
+    }
+}

@@ -1,0 +1,73 @@
+//! Where bytes at rest come from.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::bio::Bio;
+use crate::completion::Completion;
+
+/// Names a submitted bio to its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BioId(pub u64);
+
+/// A source of bytes at rest. It completes every bio exactly once, possibly before `submit` returns.
+pub trait Source: Send + Sync {
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// True where there are no bytes at all.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// What offsets and lengths of bios must be multiples of, in bytes: 1 for most, a sector or page for `O_DIRECT`.
+    fn align(&self) -> u32;
+
+    /// Reads `bio`. What lies past the end fails as [`BlockStatus::Short`], what does not read as
+    /// [`BlockStatus::Io`], each in the bio's own units.
+    ///
+    /// [`BlockStatus::Short`]: crate::BlockStatus::Short
+    /// [`BlockStatus::Io`]: crate::BlockStatus::Io
+    fn submit(&self, bio: Bio, done: Completion) -> BioId;
+
+    /// Takes a bio back that has not been started: it completes as cancelled before this returns true. False where it
+    /// is running or has ended.
+    fn cancel(&self, id: BioId) -> bool;
+
+    /// Makes a queued read-ahead bio a demand one. False where it is not queued.
+    fn raise(&self, id: BioId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// The kernel's ids of the threads that complete bios, for their `run_delay`; empty where the caller's own do.
+    fn completing_threads(&self) -> Vec<u32> {
+        Vec::new()
+    }
+}
+
+impl<S: Source + ?Sized> Source for Arc<S> {
+    fn len(&self) -> io::Result<u64> {
+        (**self).len()
+    }
+
+    fn align(&self) -> u32 {
+        (**self).align()
+    }
+
+    fn submit(&self, bio: Bio, done: Completion) -> BioId {
+        (**self).submit(bio, done)
+    }
+
+    fn cancel(&self, id: BioId) -> bool {
+        (**self).cancel(id)
+    }
+
+    fn raise(&self, id: BioId) -> bool {
+        (**self).raise(id)
+    }
+
+    fn completing_threads(&self) -> Vec<u32> {
+        (**self).completing_threads()
+    }
+}
