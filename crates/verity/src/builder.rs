@@ -426,8 +426,9 @@ impl<S: TreeSink> TreeBuilder<S> {
             for level in 0..geometry.num_levels() {
                 core.finish_level(level)?;
             }
+            let alg = core.params.alg();
             let root = &core.level(geometry.num_levels()).pending;
-            root_hash = Digest::new(core.params.alg(), root).expect("the root level has one block, so one digest");
+            root_hash = Digest::new(alg, root).expect("the root level has one block, so one digest");
         }
         Ok((Tree { params: self.core.params, root_hash, geometry }, self.core.sink))
     }

@@ -102,7 +102,10 @@ impl fmt::Display for KernelRefusal {
                 write!(f, "a block of {block_size} bytes is larger than a page of {page_size} bytes")
             }
             Self::BlockAboveFsBlock { block_size, fs_block_size } => {
-                write!(f, "a block of {block_size} bytes is larger than the file system's block of {fs_block_size} bytes")
+                write!(
+                    f,
+                    "a block of {block_size} bytes is larger than the file system's block of {fs_block_size} bytes"
+                )
             }
         }
     }
