@@ -4,7 +4,18 @@ extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+mod aes;
+pub mod cbc;
+pub mod cts;
+pub mod error;
+pub mod essiv;
+mod gf128;
 pub mod hash;
+pub mod hctr2;
 pub mod platform;
+mod units;
+pub mod xts;
 
+pub use error::{KeyError, LengthError};
 pub use platform::Platform;
+pub use units::MAX_UNIT_SIZE;

@@ -1,0 +1,158 @@
+//! AES-XTS (IEEE 1619-2018) over runs of data units.
+
+use core::fmt;
+
+use crate::aes::{AesKey, Block};
+use crate::error::{KeyError, LengthError, check_key_length};
+use crate::units::{check_units, for_each_batch, le64};
+use crate::{Platform, gf128};
+
+/// AES-128-XTS or AES-256-XTS, by the length of the key. Zeroized when dropped.
+///
+/// Units are 16 to 65536 bytes, multiples of 16: no ciphertext stealing, which no file system or block device uses.
+#[derive(Clone)]
+pub struct AesXts {
+    data: AesKey,
+    tweak: AesKey,
+    platform: Platform,
+}
+
+/// Tweaks, or blocks, that are worked on together where a unit does not fill a level's registers.
+const TWEAKS: usize = 64;
+
+impl AesXts {
+    /// Key lengths in bytes: of AES-128-XTS, AES-192-XTS (which the kernel's `xts(aes)` takes too) and AES-256-XTS.
+    pub const KEY_LENGTHS: &'static [usize] = &[32, 48, 64];
+
+    /// A key for the default CPU level: the key of the data, then the key of the tweaks.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Length`] where it is not 32, 48 or 64 bytes, [`KeyError::EqualHalves`] where its halves are equal.
+    pub fn new(key: &[u8]) -> Result<Self, KeyError> {
+        Self::with_platform(key, Platform::default())
+    }
+
+    /// A key for a given CPU level.
+    ///
+    /// # Errors
+    ///
+    /// As [`AesXts::new`].
+    pub fn with_platform(key: &[u8], platform: Platform) -> Result<Self, KeyError> {
+        let (data, tweak) = split_key(key, Self::KEY_LENGTHS)?;
+        let platform = platform.or_detected();
+        Ok(Self { data: AesKey::new(data, platform), tweak: AesKey::new(tweak, platform), platform })
+    }
+
+    /// Encrypts a run of data units in place. The tweak of a unit is its index as a little-endian number; the indexes
+    /// are `first_index`, `first_index + step`, ... (mod 2^64): step 1 for fscrypt, `unit_size / 512` for dm-crypt,
+    /// which counts 512-byte sectors.
+    ///
+    /// # Errors
+    ///
+    /// [`LengthError`] where `unit_size` is not 16 to 65536 in steps of 16 or `data` is not a run of whole units; then
+    /// nothing has changed.
+    pub fn encrypt_units(
+        &self,
+        data: &mut [u8],
+        unit_size: usize,
+        first_index: u64,
+        step: u64,
+    ) -> Result<(), LengthError> {
+        self.encrypt_units_with(data, unit_size, le64(first_index, step))
+    }
+
+    /// Decrypts a run of data units in place; see [`AesXts::encrypt_units`].
+    ///
+    /// # Errors
+    ///
+    /// As [`AesXts::encrypt_units`].
+    pub fn decrypt_units(
+        &self,
+        data: &mut [u8],
+        unit_size: usize,
+        first_index: u64,
+        step: u64,
+    ) -> Result<(), LengthError> {
+        self.decrypt_units_with(data, unit_size, le64(first_index, step))
+    }
+
+    /// Encrypts a run of data units in place; `iv` gives the 16-byte IV of each, by the unit's number in this run.
+    ///
+    /// # Errors
+    ///
+    /// As [`AesXts::encrypt_units`].
+    pub fn encrypt_units_with(
+        &self,
+        data: &mut [u8],
+        unit_size: usize,
+        iv: impl FnMut(u64) -> [u8; 16],
+    ) -> Result<(), LengthError> {
+        check_units(data.len(), unit_size, 16, 16)?;
+        for_each_batch(data, unit_size, iv, |ivs, units| {
+            self.tweak.encrypt_blocks(ivs);
+            with_tweaks(units, unit_size, ivs, |blocks, tweaks| self.data.xex_encrypt(blocks, tweaks));
+        });
+        Ok(())
+    }
+
+    /// Decrypts a run of data units in place; `iv` gives the 16-byte IV of each, by the unit's number in this run.
+    ///
+    /// # Errors
+    ///
+    /// As [`AesXts::encrypt_units`].
+    pub fn decrypt_units_with(
+        &self,
+        data: &mut [u8],
+        unit_size: usize,
+        iv: impl FnMut(u64) -> [u8; 16],
+    ) -> Result<(), LengthError> {
+        check_units(data.len(), unit_size, 16, 16)?;
+        for_each_batch(data, unit_size, iv, |ivs, units| {
+            self.tweak.encrypt_blocks(ivs);
+            with_tweaks(units, unit_size, ivs, |blocks, tweaks| self.data.xex_decrypt(blocks, tweaks));
+        });
+        Ok(())
+    }
+}
+
+impl fmt::Debug for AesXts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AesXts").field("platform", &self.platform).finish_non_exhaustive()
+    }
+}
+
+/// The halves of an XTS key: for the data, for the tweaks. Compared without a branch on where they differ.
+pub(crate) fn split_key<'a>(key: &'a [u8], lengths: &'static [usize]) -> Result<(&'a [u8], &'a [u8]), KeyError> {
+    check_key_length(key, lengths)?;
+    let (data, tweak) = key.split_at(key.len() / 2);
+    let difference = data.iter().zip(tweak).fold(0, |sum, (a, b)| sum | (a ^ b));
+    if core::hint::black_box(difference) == 0 { Err(KeyError::EqualHalves) } else { Ok((data, tweak)) }
+}
+
+/// Calls `run(blocks, tweaks)` for all blocks of a run of units, up to [`TWEAKS`] at a time and across the borders of
+/// units: a short unit costs no more a block than a long one. `first_tweaks` are the encrypted IVs.
+pub(crate) fn with_tweaks(
+    units: &mut [u8],
+    unit_size: usize,
+    first_tweaks: &[Block],
+    mut run: impl FnMut(&mut [Block], &[Block]),
+) {
+    let unit_blocks = unit_size / 16;
+    let mut tweaks = [[0; 16]; TWEAKS];
+    let mut next_unit = first_tweaks.iter();
+    let (mut tweak, mut left_in_unit) = (0, 0);
+    for blocks in units.as_chunks_mut::<16>().0.chunks_mut(TWEAKS) {
+        let mut free = &mut tweaks[..blocks.len()];
+        while !free.is_empty() {
+            if left_in_unit == 0 {
+                (tweak, left_in_unit) = (u128::from_le_bytes(*next_unit.next().expect("a tweak a unit")), unit_blocks);
+            }
+            let (now, rest) = free.split_at_mut(left_in_unit.min(free.len()));
+            tweak = gf128::fill_tweaks(tweak, now);
+            left_in_unit -= now.len();
+            free = rest;
+        }
+        run(blocks, &tweaks[..blocks.len()]);
+    }
+}
