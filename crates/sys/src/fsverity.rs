@@ -27,9 +27,10 @@ pub enum Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The file system's kind has no fs-verity, or the kernel was built without it.
+    /// This kind of file system has no fs-verity.
     NotSupported,
-    /// The file system could, but its verity feature is off (for ext4: `tune2fs -O verity`).
+    /// This kind of file system could, but verity is off in it (for ext4: `tune2fs -O verity`) or in the kernel's build;
+    /// the kernel gives one error for both.
     FeatureOff,
     /// The kernel lacks the hash algorithm.
     NoAlgorithm,
@@ -90,8 +91,8 @@ impl fmt::Display for Operation {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Cause::NotSupported => "this kind of file system, or this kernel, has no fs-verity",
-            Cause::FeatureOff => "the file system's verity feature is off (ext4: tune2fs -O verity)",
+            Cause::NotSupported => "this kind of file system has no fs-verity",
+            Cause::FeatureOff => "fs-verity is off in this file system (ext4: tune2fs -O verity) or in this kernel",
             Cause::NoAlgorithm => "this kernel lacks the hash algorithm",
             Cause::AlreadyEnabled => "it is enabled already",
             Cause::InProgress => "another process is enabling it",

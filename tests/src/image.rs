@@ -1,0 +1,93 @@
+//! Images: unpacked from the repository, mounted by this machine's kernel.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::{NamedTempFile, TempDir};
+
+use crate::run;
+
+/// Unpacks `NAME.zst` into a temporary file, with holes where there are zeros.
+///
+/// # Panics
+/// When the file cannot be read or is not in the format of zstd.
+#[track_caller]
+pub fn unpack_image(packed: &Path) -> NamedTempFile {
+    let file = File::open(packed).unwrap_or_else(|e| panic!("{}: {e}", packed.display()));
+    let mut reader = ruzstd::decoding::StreamingDecoder::new(BufReader::new(file)).expect("the format of zstd");
+    let mut image = NamedTempFile::new().expect("a temporary file");
+    let mut buf = vec![0; 1 << 16];
+    let mut len = 0;
+    loop {
+        let mut filled = 0;
+        while filled < buf.len() {
+            match reader.read(&mut buf[filled..]).expect("the format of zstd") {
+                0 => break,
+                n => filled += n,
+            }
+        }
+        if filled == 0 {
+            break;
+        }
+        if buf[..filled].iter().all(|&b| b == 0) {
+            image.seek(SeekFrom::Current(filled as i64)).expect("seek in a temporary file");
+        } else {
+            image.write_all(&buf[..filled]).expect("write a temporary file");
+        }
+        len += filled as u64;
+    }
+    image.as_file().set_len(len).expect("the length of a temporary file");
+    image
+}
+
+/// A mounted image; dropping it unmounts. Needs root.
+#[derive(Debug)]
+pub struct Mount {
+    dir: TempDir,
+}
+
+impl Mount {
+    /// Mounts an image through a loop device, with mount's options (`ro`, `test_dummy_encryption`).
+    ///
+    /// # Errors
+    /// What `mount` says: a kernel without this file system, or without a loop device.
+    pub fn image(image: &Path, kind: &str, options: &str) -> Result<Mount, String> {
+        let dir = TempDir::new().map_err(|e| e.to_string())?;
+        let options = if options.is_empty() { "loop".to_owned() } else { format!("loop,{options}") };
+        let output = Command::new("mount")
+            .args(["-t", kind, "-o", &options])
+            .args([image, dir.path()])
+            .output()
+            .map_err(|e| format!("mount: {e}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        Ok(Mount { dir })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Unmounts now, so that the image holds everything.
+    ///
+    /// # Panics
+    /// When something in it is still in use.
+    pub fn unmount(self) {
+        run(Command::new("umount").arg(self.dir.path()));
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // After `unmount` there is nothing to do; else, whatever failed, nothing may stay mounted.
+        if std::fs::read_to_string("/proc/self/mountinfo")
+            .is_ok_and(|m| m.contains(&*self.dir.path().to_string_lossy()))
+        {
+            let _ = Command::new("umount").arg("-l").arg(self.dir.path()).status();
+        }
+    }
+}
