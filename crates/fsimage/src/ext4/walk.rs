@@ -1,0 +1,142 @@
+//! Going through a tree, in bounded time and memory whatever the image says.
+
+use std::collections::HashSet;
+
+use super::directory::DirEntry;
+use super::error::{Error, Fault, Result, Structure};
+use super::filesystem::Ext4;
+use super::inode::Inode;
+use super::read_dir::{Position, ReadDir};
+
+/// One step of a walk.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Visit {
+    /// How deep: 0 for the entries of the directory that the walk began with. A caller that keeps names cuts its own
+    /// path to this length before it appends.
+    pub depth: usize,
+    /// The directory's inode number.
+    pub dir: u32,
+    /// The entry; nothing where a block of the directory, or all of it, could not be read.
+    pub entry: Option<DirEntry>,
+    /// Its inode, or why there is none; without an entry, what is wrong with the directory.
+    pub inode: Result<Inode>,
+}
+
+/// A walk, depth first: each directory comes before what is in it. Nothing is followed or decrypted. A broken part is
+/// told and left out, and the walk goes on. No directory is entered twice.
+#[derive(Debug)]
+pub struct Walk {
+    fs: Ext4,
+    open: Option<ReadDir>,
+    stack: Vec<Frame>,
+    /// The directory to enter next.
+    enter: Option<u32>,
+    seen: HashSet<u32>,
+    /// Directory blocks that may still be read: all directories together can't have more than the file system.
+    blocks_left: u64,
+    counted: u64,
+}
+
+#[derive(Debug)]
+struct Frame {
+    dir: u32,
+    resume: Position,
+}
+
+impl Walk {
+    pub(crate) fn new(fs: &Ext4, dir: u32) -> Self {
+        Self {
+            fs: fs.clone(),
+            open: None,
+            stack: Vec::new(),
+            enter: Some(dir),
+            seen: HashSet::from([dir]),
+            blocks_left: fs.usable_blocks(),
+            counted: 0,
+        }
+    }
+
+    /// Leaves out what is in the directory that was visited last.
+    pub fn skip(&mut self) {
+        self.enter = None;
+    }
+
+    fn count(&mut self) -> Result<(), Error> {
+        let read = self.open.as_ref().map_or(0, ReadDir::blocks_read);
+        self.blocks_left = self.blocks_left.checked_sub(read - self.counted).ok_or_else(|| {
+            let fault = Fault::Rule("the directories together have more blocks than the file system");
+            Error::from(fault.of(Structure::Directory))
+        })?;
+        self.counted = read;
+        Ok(())
+    }
+
+    /// Opens the directory on top of the stack where its reading was left.
+    fn open_top(&mut self) -> Result<()> {
+        let Some(frame) = self.stack.last() else { return Ok(()) };
+        self.counted = 0;
+        let inode = self.fs.inode(frame.dir)?;
+        self.open = Some(ReadDir::from(&self.fs, &inode, frame.resume)?);
+        // The block that reading goes on in was counted before.
+        self.counted = self.open.as_ref().map_or(0, ReadDir::blocks_read);
+        Ok(())
+    }
+
+    fn broken(&mut self, dir: u32, error: Error) -> Visit {
+        self.open = None;
+        self.stack.pop();
+        Visit { depth: self.stack.len(), dir, entry: None, inode: Err(error) }
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Visit;
+
+    fn next(&mut self) -> Option<Visit> {
+        if let Some(dir) = self.enter.take() {
+            if let (Some(open), Some(frame)) = (&self.open, self.stack.last_mut()) {
+                frame.resume = open.position();
+            }
+            self.open = None;
+            self.stack.push(Frame { dir, resume: Position::default() });
+        }
+        loop {
+            let dir = self.stack.last()?.dir;
+            if self.open.is_none() {
+                if let Err(error) = self.open_top() {
+                    return Some(self.broken(dir, error));
+                }
+            }
+            let next = self.open.as_mut().and_then(Iterator::next);
+            if let Err(error) = self.count() {
+                // No more directories can be trusted.
+                let depth = self.stack.len() - 1;
+                self.stack.clear();
+                return Some(Visit { depth, dir, entry: None, inode: Err(error) });
+            }
+            let depth = self.stack.len() - 1;
+            let entry = match next {
+                None => {
+                    self.open = None;
+                    self.stack.pop();
+                    continue;
+                }
+                Some(Err(error)) => return Some(Visit { depth, dir, entry: None, inode: Err(error) }),
+                Some(Ok(entry)) => entry,
+            };
+            let mut inode = self.fs.inode(entry.ino);
+            if let Ok(found) = &inode {
+                if found.is_dir() {
+                    if self.seen.insert(found.ino) {
+                        self.enter = Some(found.ino);
+                    } else {
+                        let fault = Fault::Rule("the directory has a second place in the tree");
+                        inode = Err(fault.of(Structure::Directory).in_inode(found.ino).into());
+                    }
+                }
+            }
+            return Some(Visit { depth, dir, entry: Some(entry), inode });
+        }
+    }
+}
