@@ -59,11 +59,12 @@ impl BlockMapWalk {
             return Ok((block, 1));
         }
         let mut rest = logical - DIRECT;
-        if let Some((start, leaf)) = &self.leaf {
-            if logical >= *start && logical - start < per {
-                let block = le32(leaf, 4 * (logical - start) as usize).into();
-                return Ok((self.check(fs, block, None)?, 1));
-            }
+        if let Some((start, leaf)) = &self.leaf
+            && logical >= *start
+            && logical - start < per
+        {
+            let block = le32(leaf, 4 * (logical - start) as usize).into();
+            return Ok((self.check(fs, block, None)?, 1));
         }
         let mut level = 1u8;
         let mut covered = per;
@@ -102,10 +103,10 @@ impl BlockMapWalk {
         if block != 0 && (block <= u64::from(fs.superblock().first_data_block) || block >= limit) {
             return Err(fault(Fault::Limit { field: "a block number", value: block, limit }).into());
         }
-        if let Some(place) = place {
-            if self.seen.insert(block, place).is_some_and(|before| before != place) {
-                return Err(fault(Fault::Rule("an indirect block stands at two places")).in_block(block).into());
-            }
+        if let Some(place) = place
+            && self.seen.insert(block, place).is_some_and(|before| before != place)
+        {
+            return Err(fault(Fault::Rule("an indirect block stands at two places")).in_block(block).into());
         }
         Ok(block)
     }

@@ -32,12 +32,10 @@ impl GroupDescriptor {
         let Some(bytes) = bytes.get(..size) else {
             return Err(corrupt(Fault::Truncated { len: bytes.len(), needed: size }));
         };
-        if verify {
-            if let Some(wanted) = checksum(bytes, group, superblock) {
-                let found = le16(bytes, 0x1e);
-                if found != wanted {
-                    return Err(corrupt(Fault::Checksum { found: found.into(), wanted: wanted.into() }));
-                }
+        if verify && let Some(wanted) = checksum(bytes, group, superblock) {
+            let found = le16(bytes, 0x1e);
+            if found != wanted {
+                return Err(corrupt(Fault::Checksum { found: found.into(), wanted: wanted.into() }));
             }
         }
         let wide = size >= 64;

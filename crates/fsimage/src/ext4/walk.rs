@@ -103,10 +103,10 @@ impl Iterator for Walk {
         }
         loop {
             let dir = self.stack.last()?.dir;
-            if self.open.is_none() {
-                if let Err(error) = self.open_top() {
-                    return Some(self.broken(dir, error));
-                }
+            if self.open.is_none()
+                && let Err(error) = self.open_top()
+            {
+                return Some(self.broken(dir, error));
             }
             let next = self.open.as_mut().and_then(Iterator::next);
             if let Err(error) = self.count() {
@@ -126,14 +126,14 @@ impl Iterator for Walk {
                 Some(Ok(entry)) => entry,
             };
             let mut inode = self.fs.inode(entry.ino);
-            if let Ok(found) = &inode {
-                if found.is_dir() {
-                    if self.seen.insert(found.ino) {
-                        self.enter = Some(found.ino);
-                    } else {
-                        let fault = Fault::Rule("the directory has a second place in the tree");
-                        inode = Err(fault.of(Structure::Directory).in_inode(found.ino).into());
-                    }
+            if let Ok(found) = &inode
+                && found.is_dir()
+            {
+                if self.seen.insert(found.ino) {
+                    self.enter = Some(found.ino);
+                } else {
+                    let fault = Fault::Rule("the directory has a second place in the tree");
+                    inode = Err(fault.of(Structure::Directory).in_inode(found.ino).into());
                 }
             }
             return Some(Visit { depth, dir, entry: Some(entry), inode });

@@ -59,10 +59,11 @@ pub(super) fn replay(fs: &Ext4) -> Result<Option<(Arc<dyn ReadAt>, Replay)>> {
     }
     let end = log.scan(&superblock)?;
     // The block between the log and the fast commits belongs to neither.
-    if superblock.fast_commit && superblock.end + 1 < superblock.len {
-        if is_fast_commit(&log.block(superblock.end + 1)?, end) {
-            return Err(Error::UnsupportedJournal("it holds fast commits"));
-        }
+    if superblock.fast_commit
+        && superblock.end + 1 < superblock.len
+        && is_fast_commit(&log.block(superblock.end + 1)?, end)
+    {
+        return Err(Error::UnsupportedJournal("it holds fast commits"));
     }
     let revoked = log.revoke_pass(&superblock, end)?;
     let (copies, left_out) = log.replay_pass(&superblock, end, &revoked)?;
