@@ -3,7 +3,17 @@
 //! A mode describes its work to a level as one pass over blocks and *masks* of equal number (tweaks, chained
 //! ciphertext, counters), so that XORs happen while a block is in a register. Every level processes any count.
 
+#[cfg(target_arch = "x86_64")]
+mod aesni;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod vaes256;
+#[cfg(target_arch = "x86_64")]
+mod vaes512;
+#[cfg(target_arch = "x86_64")]
+mod vector;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use alloc::boxed::Box;
 
@@ -14,6 +24,9 @@ use portable::SlicedKeys;
 
 /// One block of the cipher.
 pub(crate) type Block = [u8; 16];
+
+/// CBC encryptions that run side by side.
+const CHAINS: usize = 8;
 
 /// Key lengths of AES in bytes.
 pub(crate) const KEY_LENGTHS: &[usize] = &[16, 24, 32];
@@ -31,6 +44,19 @@ pub(crate) struct AesKey {
 #[derive(Clone)]
 enum Keys {
     Portable(Box<SlicedKeys>),
+    #[cfg(target_arch = "x86_64")]
+    X86(x86::X86Key),
+}
+
+/// Calls a method of the x86-64 key, or does the portable code's part.
+macro_rules! dispatch {
+    ($self:ident, $method:ident $(::<$generic:tt>)? ($($argument:expr),*), $keys:pat => $portable:expr) => {
+        match &$self.keys {
+            #[cfg(target_arch = "x86_64")]
+            Keys::X86(key) => key.$method $(::<$generic>)? ($($argument),*),
+            Keys::Portable($keys) => $portable,
+        }
+    };
 }
 
 impl AesKey {
@@ -40,24 +66,24 @@ impl AesKey {
     ///
     /// On any other length: the modes have refused it.
     pub(crate) fn new(key: &[u8], platform: Platform) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(key) = x86::X86Key::new(key, platform) {
+            return AesKey { keys: Keys::X86(key) };
+        }
         let _ = platform;
         let mut schedule = Schedule::new();
         schedule.expand(key, portable::sub_word);
-        AesKey { keys: Keys::Portable(Box::new(SlicedKeys::new(schedule.encryption()))) }
+        AesKey { keys: Keys::Portable(SlicedKeys::new(schedule.encryption())) }
     }
 
     /// Encrypts each block by itself.
     pub(crate) fn encrypt_blocks(&self, blocks: &mut [Block]) {
-        match &self.keys {
-            Keys::Portable(keys) => blocks.chunks_mut(portable::BATCH).for_each(|batch| keys.encrypt(batch)),
-        }
+        dispatch!(self, encrypt_blocks(blocks), keys => blocks.chunks_mut(portable::BATCH).for_each(|b| keys.encrypt(b)));
     }
 
     /// Decrypts each block by itself.
     pub(crate) fn decrypt_blocks(&self, blocks: &mut [Block]) {
-        match &self.keys {
-            Keys::Portable(keys) => blocks.chunks_mut(portable::BATCH).for_each(|batch| keys.decrypt(batch)),
-        }
+        dispatch!(self, decrypt_blocks(blocks), keys => blocks.chunks_mut(portable::BATCH).for_each(|b| keys.decrypt(b)));
     }
 
     /// Encrypts one block.
@@ -72,28 +98,48 @@ impl AesKey {
 
     /// `E(block ^ mask) ^ mask`: the body of XTS.
     pub(crate) fn xex_encrypt(&self, blocks: &mut [Block], masks: &[Block]) {
-        xor(blocks, masks);
-        self.encrypt_blocks(blocks);
-        xor(blocks, masks);
+        dispatch!(self, xex_encrypt(blocks, masks), _ => {
+            xor(blocks, masks);
+            self.encrypt_blocks(blocks);
+            xor(blocks, masks);
+        });
     }
 
     /// `D(block ^ mask) ^ mask`.
     pub(crate) fn xex_decrypt(&self, blocks: &mut [Block], masks: &[Block]) {
-        xor(blocks, masks);
-        self.decrypt_blocks(blocks);
-        xor(blocks, masks);
+        dispatch!(self, xex_decrypt(blocks, masks), _ => {
+            xor(blocks, masks);
+            self.decrypt_blocks(blocks);
+            xor(blocks, masks);
+        });
     }
 
     /// `D(block) ^ mask`: the decryption of CBC, the masks being the chain.
     pub(crate) fn decrypt_xor(&self, blocks: &mut [Block], masks: &[Block]) {
-        self.decrypt_blocks(blocks);
-        xor(blocks, masks);
+        dispatch!(self, decrypt_xor(blocks, masks), _ => {
+            self.decrypt_blocks(blocks);
+            xor(blocks, masks);
+        });
     }
 
-    /// `block ^ E(counter)`; the counters become the key stream.
+    /// `block ^ E(counter)`. What becomes of the counters is not said.
     pub(crate) fn xor_key_stream(&self, blocks: &mut [Block], counters: &mut [Block]) {
-        self.encrypt_blocks(counters);
-        xor(blocks, counters);
+        dispatch!(self, xor_key_stream(blocks, counters), _ => {
+            self.encrypt_blocks(counters);
+            xor(blocks, counters);
+        });
+    }
+
+    /// XTS with the tweaks made in registers, a unit for each of the encrypted IVs. `false`, and nothing done, where
+    /// the level has no such code for the size: then [`AesKey::xex_encrypt`] and its like do it.
+    pub(crate) fn xts_units<const ENCRYPT: bool>(&self, units: &mut [u8], unit_size: usize, tweaks: &[Block]) -> bool {
+        dispatch!(self, xts_units::<ENCRYPT>(units, unit_size, tweaks), _ => false)
+    }
+
+    /// CBC decryption with the chain read from the data itself, a unit for each IV. `false`, and nothing done, where
+    /// the level has no such code for the size: then [`AesKey::decrypt_xor`] does it.
+    pub(crate) fn cbc_decrypt_units(&self, units: &mut [u8], unit_size: usize, ivs: &[Block]) -> bool {
+        dispatch!(self, cbc_decrypt_units(units, unit_size, ivs), _ => false)
     }
 
     /// Encrypts as many chains as there are IVs, each over a unit of `unit_size` bytes, side by side.
@@ -116,9 +162,6 @@ impl AesKey {
         }
     }
 }
-
-/// CBC encryptions that run side by side.
-const CHAINS: usize = 8;
 
 fn xor(blocks: &mut [Block], masks: &[Block]) {
     debug_assert_eq!(blocks.len(), masks.len());

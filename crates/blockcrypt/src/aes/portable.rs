@@ -5,6 +5,7 @@
 //! within a word is the one of BearSSL's `aes_ct64` (Thomas Pornin, MIT): four blocks in 64 bits, a row of the state
 //! in 16 bits, a column of it in 4.
 
+use alloc::boxed::Box;
 use core::array;
 use core::ops::{BitAnd, BitXor, Not};
 
@@ -62,8 +63,8 @@ pub(super) struct SlicedKeys {
 
 impl SlicedKeys {
     /// From the round keys of the cipher, `rounds + 1` of them.
-    pub(super) fn new(keys: &[Block]) -> Self {
-        let mut sliced = SlicedKeys { keys: [[0; 8]; MAX_ROUNDS + 1], rounds: keys.len() - 1 };
+    pub(super) fn new(keys: &[Block]) -> Box<Self> {
+        let mut sliced = Box::new(SlicedKeys { keys: [[0; 8]; MAX_ROUNDS + 1], rounds: keys.len() - 1 });
         for (slot, key) in sliced.keys.iter_mut().zip(keys) {
             let planes = slice(&[*key; BATCH]);
             *slot = planes.map(|plane| plane.0[0]);
