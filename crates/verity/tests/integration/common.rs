@@ -1,0 +1,40 @@
+//! What the tests share.
+
+use postread_verity::{HashAlg, MerkleTreeParams, Tree, TreeBuilder, TreeInMemory};
+
+/// The tree of `data`, and its bytes.
+pub(crate) fn build(params: MerkleTreeParams, data: &[u8]) -> (Tree, Vec<u8>) {
+    let mut builder = TreeBuilder::new(params, TreeInMemory::default());
+    builder.push(data).unwrap();
+    let (tree, sink) = builder.finish().unwrap();
+    let bytes = sink.into_bytes(&tree.geometry).expect("the sink has had every block");
+    (tree, bytes)
+}
+
+pub(crate) fn params(alg: HashAlg, block_size: u32, salt: &[u8]) -> MerkleTreeParams {
+    MerkleTreeParams::new(alg, block_size, salt).unwrap()
+}
+
+/// Bytes that repeat nowhere near a block size.
+pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// Whether a tool is there. Where it is not, the test is skipped with the reason, or fails if everything is required.
+pub(crate) fn have_tool(tool: &str, arg: &str, test: &str) -> bool {
+    let found = std::process::Command::new(tool).arg(arg).output().is_ok();
+    if !found {
+        assert_ne!(std::env::var("POSTREAD_REQUIRE_ALL").as_deref(), Ok("1"), "{test} needs {tool}");
+        println!("SKIP {test}: no {tool}");
+    }
+    found
+}

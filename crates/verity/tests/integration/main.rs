@@ -1,0 +1,8 @@
+//! Tests of postread-verity against what others say: published vectors and `fsverity`.
+
+mod against_fsverity;
+mod bit_flips;
+mod chunking;
+mod common;
+mod corruption;
+mod vectors;
