@@ -1,0 +1,206 @@
+//! Log-linear histograms of nanoseconds: 16 buckets a power of two, so a bucket is at most 6.3 % wide.
+
+use std::ops::Sub;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SUB_BITS: u32 = 4;
+const SUB: usize = 1 << SUB_BITS;
+/// Powers of two kept apart: what is above 2^40 ns (18 minutes) is in the last bucket.
+const TOP: u32 = 40;
+const BUCKETS: usize = SUB + (TOP - SUB_BITS) as usize * SUB;
+
+fn bucket(ns: u64) -> usize {
+    if ns < SUB as u64 {
+        return ns as usize;
+    }
+    let exponent = ns.ilog2();
+    if exponent >= TOP {
+        return BUCKETS - 1;
+    }
+    let sub = (ns >> (exponent - SUB_BITS)) as usize - SUB;
+    SUB + (exponent - SUB_BITS) as usize * SUB + sub
+}
+
+/// The smallest value of a bucket, and the smallest of the next one.
+fn bounds(bucket: usize) -> (u64, u64) {
+    if bucket < SUB {
+        return (bucket as u64, bucket as u64 + 1);
+    }
+    let (octave, sub) = ((bucket - SUB) / SUB, (bucket - SUB) % SUB);
+    let low = ((SUB + sub) as u64) << octave;
+    (low, low + (1 << octave))
+}
+
+/// A histogram that many threads count in.
+pub(crate) struct AtomicHist {
+    counts: Box<[AtomicU64; BUCKETS]>,
+    max: AtomicU64,
+}
+
+impl AtomicHist {
+    pub(crate) fn new() -> AtomicHist {
+        AtomicHist { counts: Box::new([const { AtomicU64::new(0) }; BUCKETS]), max: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn record(&self, ns: u64) {
+        self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
+        if ns > self.max.load(Ordering::Relaxed) {
+            self.max.fetch_max(ns, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn add_to(&self, sum: &mut Hist) {
+        for (to, from) in sum.counts.iter_mut().zip(self.counts.iter()) {
+            *to += from.load(Ordering::Relaxed);
+        }
+        sum.max = sum.max.max(self.max.load(Ordering::Relaxed));
+    }
+}
+
+/// A histogram of times in nanoseconds, as it was at one moment. A later one minus an earlier one is what was counted
+/// in between.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Hist {
+    counts: Vec<u64>,
+    max: u64,
+}
+
+impl Hist {
+    pub(crate) fn new() -> Hist {
+        Hist { counts: vec![0; BUCKETS], max: 0 }
+    }
+
+    pub(crate) fn add_zeros(&mut self, n: u64) {
+        self.counts[0] += n;
+    }
+
+    /// How many times were counted.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The value that a share `q` (0 to 1) of the times do not exceed, in nanoseconds: the middle of its bucket, so
+    /// within 3.2 %. `None` when nothing was counted.
+    pub fn quantile(&self, q: f64) -> Option<u64> {
+        let count = self.count();
+        // The rank of the value, 1 to count.
+        let rank = ((count as f64 * q.clamp(0.0, 1.0)).ceil() as u64).max(1);
+        let mut seen = 0;
+        let found = self.counts.iter().position(|n| {
+            seen += n;
+            seen >= rank
+        })?;
+        let (low, high) = bounds(found);
+        Some((low + (high - low) / 2).min(self.max.max(low)))
+    }
+
+    /// The median, as [`Hist::quantile`].
+    pub fn p50(&self) -> Option<u64> {
+        self.quantile(0.5)
+    }
+
+    /// The 99th percentile, as [`Hist::quantile`].
+    pub fn p99(&self) -> Option<u64> {
+        self.quantile(0.99)
+    }
+
+    /// The longest time, in nanoseconds: exact since the queue was made; of a difference of two snapshots, the upper
+    /// edge of the highest bucket. `None` when nothing was counted.
+    pub fn max(&self) -> Option<u64> {
+        let highest = self.counts.iter().rposition(|&n| n > 0)?;
+        if highest == BUCKETS - 1 { Some(self.max) } else { Some((bounds(highest).1 - 1).min(self.max)) }
+    }
+
+    /// The mean, in nanoseconds, from the buckets' middles: within 3.2 %. `None` when nothing was counted.
+    pub fn mean(&self) -> Option<f64> {
+        let sum: f64 = self.buckets().map(|(low, high, n)| (low + (high - 1 - low) / 2) as f64 * n as f64).sum();
+        match self.count() {
+            0 => None,
+            n => Some(sum / n as f64),
+        }
+    }
+
+    /// The buckets that are not empty: the smallest time in it, the smallest of the next one, and the count.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+        self.counts.iter().enumerate().filter(|&(_, &n)| n > 0).map(|(i, &n)| {
+            let (low, high) = bounds(i);
+            (low, high, n)
+        })
+    }
+}
+
+impl Sub<&Hist> for &Hist {
+    type Output = Hist;
+
+    fn sub(self, earlier: &Hist) -> Hist {
+        let counts = self.counts.iter().zip(&earlier.counts).map(|(a, b)| a.saturating_sub(*b)).collect();
+        Hist { counts, max: self.max }
+    }
+}
+
+impl std::fmt::Debug for Hist {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hist")
+            .field("count", &self.count())
+            .field("p50", &self.p50())
+            .field("p99", &self.p99())
+            .field("max", &self.max())
+            .finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_is_inside_its_bucket_and_buckets_adjoin() {
+        for shift in 0..TOP {
+            for offset in [0u64, 1, 2, 3, 7, 1000] {
+                let ns = (1u64 << shift) + offset;
+                let (low, high) = bounds(bucket(ns));
+                assert!(low <= ns && ns < high, "{ns}: {low}..{high}");
+                assert!((high - low) as f64 <= 1.0f64.max(low as f64 / 16.0), "{ns}: {low}..{high}");
+            }
+        }
+        for i in 1..BUCKETS {
+            assert_eq!(bounds(i - 1).1, bounds(i).0, "bucket {i}");
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn percentiles_agree_with_sorting() {
+        let live = AtomicHist::new();
+        // A known spread: squares.
+        let values: Vec<u64> = (1..=1000u64).map(|i| i * i).collect();
+        values.iter().for_each(|&v| live.record(v));
+        let mut hist = Hist::new();
+        live.add_to(&mut hist);
+        for (q, index) in [(0.5, 499), (0.99, 989), (0.01, 9), (1.0, 999)] {
+            let (got, want) = (hist.quantile(q).unwrap() as f64, values[index] as f64);
+            assert!((got - want).abs() <= want * 0.033, "{q}: {got}, not {want}");
+        }
+        assert_eq!(hist.max(), Some(1_000_000));
+        let mean = values.iter().sum::<u64>() as f64 / 1000.0;
+        assert!((hist.mean().unwrap() - mean).abs() < mean * 0.033);
+        assert_eq!(hist.count(), 1000);
+    }
+
+    #[test]
+    fn snapshots_subtract() {
+        let live = AtomicHist::new();
+        live.record(5_000_000);
+        let snapshot = |live: &AtomicHist| {
+            let mut hist = Hist::new();
+            live.add_to(&mut hist);
+            hist
+        };
+        let before = snapshot(&live);
+        assert_eq!((&before - &before).p50(), None);
+        live.record(100);
+        let between = &snapshot(&live) - &before;
+        assert_eq!((between.count(), between.p50().map(|p| p / 8)), (1, Some(12)));
+        assert!(between.max().unwrap() < 110, "the old maximum does not leak into the difference");
+    }
+}

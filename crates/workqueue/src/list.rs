@@ -1,0 +1,261 @@
+//! The intrusive list: an item is queued without an allocation, and taken out of the middle in constant time.
+//!
+//! The only unsafe code of this crate. A list owns one strong count of each item in it. The links are in the item, so
+//! an item can be in one list at a time; `owner` in its links says which, and pushing an item that is in one already
+//! panics rather than corrupts.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::Arc;
+
+use crate::sync::modelled::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+
+/// In no list.
+const FREE: usize = 0;
+/// Added to a list's number once the item is in the list proper, not only in the inbox before it.
+const LISTED: usize = 1;
+
+/// Numbers are even; 0 is [`FREE`].
+fn next_id() -> usize {
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(2);
+    NEXT.fetch_add(2, std::sync::atomic::Ordering::Relaxed)
+}
+
+/// An item's place in a list.
+#[derive(Debug)]
+pub(crate) struct Links<T> {
+    next: AtomicPtr<T>,
+    prev: AtomicPtr<T>,
+    owner: AtomicUsize,
+}
+
+impl<T> Links<T> {
+    pub(crate) fn new() -> Links<T> {
+        Links {
+            next: AtomicPtr::new(ptr::null_mut()),
+            prev: AtomicPtr::new(ptr::null_mut()),
+            owner: AtomicUsize::new(FREE),
+        }
+    }
+
+    /// Takes the item for the list `owner`.
+    fn take(&self, owner: usize) {
+        let before = self.owner.swap(owner, Ordering::AcqRel);
+        assert_eq!(before, FREE, "an item was put into two lists");
+    }
+}
+
+/// What can be in a list.
+pub(crate) trait Linked: Send + Sync + Sized {
+    fn links(&self) -> &Links<Self>;
+}
+
+/// A doubly linked list, first in, first out. Not for several threads at once: it lives under a lock.
+#[derive(Debug)]
+pub(crate) struct List<T: Linked> {
+    id: usize,
+    head: *mut T,
+    tail: *mut T,
+    len: usize,
+}
+
+// SAFETY: a list owns its items through counts that `Arc` would let it send, since `T: Send + Sync`.
+unsafe impl<T: Linked> Send for List<T> {}
+
+impl<T: Linked> List<T> {
+    pub(crate) fn new() -> List<T> {
+        List::with_id(next_id())
+    }
+
+    fn with_id(id: usize) -> List<T> {
+        List { id, head: ptr::null_mut(), tail: ptr::null_mut(), len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The item that [`List::pop_front`] would return.
+    pub(crate) fn front(&self) -> Option<&T> {
+        // SAFETY: `head` is null or an item that this list holds a count of, for as long as `self` is borrowed.
+        unsafe { self.head.as_ref() }
+    }
+
+    pub(crate) fn push_back(&mut self, item: Arc<T>) {
+        item.links().take(self.id | LISTED);
+        // SAFETY: the item was in no list, by `take`; the pointer came from `Arc::into_raw`.
+        unsafe { self.link_back(Arc::into_raw(item).cast_mut()) }
+    }
+
+    /// # Safety
+    /// `item` came from `Arc::into_raw`, that count is now the list's, and its `owner` is this list's alone.
+    unsafe fn link_back(&mut self, item: *mut T) {
+        // SAFETY: valid by the contract; nobody else touches its links, since `owner` names this list.
+        let links = unsafe { (*item).links() };
+        links.next.store(ptr::null_mut(), Ordering::Relaxed);
+        links.prev.store(self.tail, Ordering::Relaxed);
+        // SAFETY: `tail` is null or an item this list holds a count of.
+        match unsafe { self.tail.as_ref() } {
+            Some(tail) => tail.links().next.store(item, Ordering::Relaxed),
+            None => self.head = item,
+        }
+        self.tail = item;
+        self.len += 1;
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<Arc<T>> {
+        if self.head.is_null() {
+            return None;
+        }
+        // SAFETY: `head` is in this list.
+        Some(unsafe { self.unlink(self.head) })
+    }
+
+    /// Takes an item out, if it is in this list.
+    pub(crate) fn remove(&mut self, item: &T) -> Option<Arc<T>> {
+        if item.links().owner.load(Ordering::Acquire) != self.id | LISTED {
+            return None;
+        }
+        // The list's own pointer to it, from `Arc::into_raw`; one made from the reference might not reach the counts.
+        // SAFETY: its owner is this list, and owners change only with the list borrowed mutably, as here.
+        let item = match unsafe { item.links().prev.load(Ordering::Relaxed).as_ref() } {
+            Some(prev) => prev.links().next.load(Ordering::Relaxed),
+            None => self.head,
+        };
+        // SAFETY: as above.
+        Some(unsafe { self.unlink(item) })
+    }
+
+    /// # Safety
+    /// `item` is one of this list's own pointers.
+    unsafe fn unlink(&mut self, item: *mut T) -> Arc<T> {
+        // SAFETY: in this list, so its count keeps it valid; so are its neighbours.
+        let links = unsafe { (*item).links() };
+        let (prev, next) = (links.prev.load(Ordering::Relaxed), links.next.load(Ordering::Relaxed));
+        // SAFETY: as above.
+        match unsafe { prev.as_ref() } {
+            Some(prev) => prev.links().next.store(next, Ordering::Relaxed),
+            None => self.head = next,
+        }
+        // SAFETY: as above.
+        match unsafe { next.as_ref() } {
+            Some(next) => next.links().prev.store(prev, Ordering::Relaxed),
+            None => self.tail = prev,
+        }
+        self.len -= 1;
+        links.owner.store(FREE, Ordering::Release);
+        // SAFETY: the pointer came from `Arc::into_raw` when the item was pushed, and the list gives its count up here.
+        unsafe { Arc::from_raw(item) }
+    }
+}
+
+impl<T: Linked> Drop for List<T> {
+    fn drop(&mut self) {
+        while self.pop_front().is_some() {}
+    }
+}
+
+/// A list that any thread pushes to without a lock: a stack in front (the inbox), turned round into the list proper by
+/// whoever takes from it under the lock. Order is that of the pushes.
+#[derive(Debug)]
+pub(crate) struct Fifo<T: Linked> {
+    id: usize,
+    inbox: AtomicPtr<T>,
+    /// Length of the list proper.
+    len: AtomicUsize,
+    list: Mutex<List<T>>,
+}
+
+impl<T: Linked> Fifo<T> {
+    pub(crate) fn new() -> Fifo<T> {
+        let list = List::new();
+        Fifo { id: list.id, inbox: AtomicPtr::new(ptr::null_mut()), len: AtomicUsize::new(0), list: Mutex::new(list) }
+    }
+
+    pub(crate) fn push(&self, item: Arc<T>) {
+        item.links().take(self.id);
+        let item = Arc::into_raw(item).cast_mut();
+        let mut head = self.inbox.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: this thread's alone until the exchange below succeeds: `take` made this list its owner.
+            unsafe { (*item).links().next.store(head, Ordering::Relaxed) };
+            match self.inbox.compare_exchange_weak(head, item, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Is there nothing to take? Exact after a fence, as the idle protocol needs it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inbox.load(Ordering::Acquire).is_null() && self.len.load(Ordering::Acquire) == 0
+    }
+
+    /// Under the lock: what is in the inbox goes to the list proper.
+    fn absorb(&self, list: &mut List<T>) {
+        if self.inbox.load(Ordering::Relaxed).is_null() {
+            return;
+        }
+        // The swap takes the whole stack, so there is no pop that could meet an item pushed again (ABA).
+        let mut item = self.inbox.swap(ptr::null_mut(), Ordering::AcqRel);
+        let mut previous = ptr::null_mut();
+        // Turned round in place first: the last pushed is at the head.
+        // SAFETY: the items of the stack are valid (each is a count given up by `push`) and, since the swap, this
+        // thread's alone.
+        while let Some(reference) = unsafe { item.as_ref() } {
+            let next = reference.links().next.load(Ordering::Relaxed);
+            reference.links().next.store(previous, Ordering::Relaxed);
+            previous = item;
+            item = next;
+        }
+        let mut item = previous;
+        // SAFETY: as above.
+        while let Some(reference) = unsafe { item.as_ref() } {
+            let next = reference.links().next.load(Ordering::Relaxed);
+            reference.links().owner.store(self.id | LISTED, Ordering::Release);
+            // SAFETY: `push` gave its count to this list, and `owner` is this list.
+            unsafe { list.link_back(item) };
+            item = next;
+        }
+    }
+
+    fn publish(&self, list: &MutexGuard<'_, List<T>>) {
+        self.len.store(list.len(), Ordering::Release);
+    }
+
+    /// Takes the first item. `look` sees the one behind it, under the lock.
+    pub(crate) fn pop<R>(&self, look: impl FnOnce(&T, Option<&T>) -> R) -> Option<(Arc<T>, R)> {
+        let mut list = lock(&self.list);
+        if list.len() <= 1 {
+            self.absorb(&mut list);
+        }
+        let item = list.pop_front()?;
+        self.publish(&list);
+        let seen = look(&item, list.front());
+        Some((item, seen))
+    }
+
+    /// Puts items behind all that were pushed before.
+    pub(crate) fn append(&self, items: impl IntoIterator<Item = Arc<T>>) {
+        let mut list = lock(&self.list);
+        self.absorb(&mut list);
+        items.into_iter().for_each(|item| list.push_back(item));
+        self.publish(&list);
+    }
+
+    /// Takes an item out of the middle, if it is here. One that is just being pushed or popped is not.
+    pub(crate) fn remove(&self, item: &T) -> Option<Arc<T>> {
+        let mut list = lock(&self.list);
+        self.absorb(&mut list);
+        let taken = list.remove(item);
+        self.publish(&list);
+        taken
+    }
+}
+
+impl<T: Linked> Drop for Fifo<T> {
+    fn drop(&mut self) {
+        let mut list = lock(&self.list);
+        self.absorb(&mut list);
+    }
+}

@@ -1,0 +1,526 @@
+//! The workqueue: a domain for flush, limits and statistics. It owns no threads.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+
+use crate::domain::{Domain, Padded};
+use crate::error::{AllocError, FlushError, MaxActiveError, QueueOnError, WQ_DFL_ACTIVE, WQ_MAX_ACTIVE, WQ_NAME_MAX};
+use crate::flags::WqFlags;
+use crate::node::{Func, Node, Place, Queued};
+use crate::pool::Pool;
+use crate::pools::{Pools, PoolsHandle};
+use crate::stats::{Hists, WqStats};
+use crate::sync::lock;
+use crate::time;
+use crate::work::Work;
+use crate::worker::{blocking, inside_queue};
+
+/// What a flush or drain saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Flushed {
+    /// Items that panicked since the flush or drain before: each panic is told once. (Those that wait together are
+    /// told the same.) The total is in [`WqStats::panics`].
+    pub panics: u64,
+}
+
+/// A queue's counts on one CPU.
+#[derive(Default)]
+pub(crate) struct PerCpu {
+    /// Items queued on this CPU, by flush colour.
+    queued: [AtomicU64; 2],
+    /// Items done (run or cancelled), by flush colour: of a bound queue on their CPU, else where they ended.
+    done: [AtomicU64; 2],
+    pub(crate) migrated: AtomicU64,
+    /// Made by the first item that runs here.
+    pub(crate) hists: OnceLock<Box<Hists>>,
+}
+
+impl PerCpu {
+    pub(crate) fn queued(&self) -> u64 {
+        self.queued.iter().map(|n| n.load(Ordering::Acquire)).sum()
+    }
+
+    pub(crate) fn done(&self) -> u64 {
+        self.done.iter().map(|n| n.load(Ordering::Acquire)).sum()
+    }
+}
+
+#[derive(Default)]
+struct FlushState {
+    running: bool,
+    started: u64,
+    finished: u64,
+    /// What the last one saw.
+    last: Flushed,
+    panics_told: u64,
+}
+
+pub(crate) struct WqInner {
+    pub(crate) name: String,
+    pub(crate) flags: WqFlags,
+    /// A pool a domain.
+    pub(crate) pools: Vec<Arc<Pool>>,
+    domains: Vec<Domain>,
+    pub(crate) percpu: Vec<Padded<PerCpu>>,
+    max_active: AtomicU64,
+    /// The colour that items are queued in: flips at each flush.
+    color: AtomicUsize,
+    /// Threads inside a flush or drain.
+    waiters: AtomicUsize,
+    /// Drains in progress; for ever above 0 once destroyed.
+    draining: AtomicUsize,
+    pub(crate) panics: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
+    flush: Mutex<FlushState>,
+    flush_turn: Condvar,
+    done_lock: Mutex<()>,
+    done_changed: Condvar,
+}
+
+impl WqInner {
+    /// Queues an item whose pending instance the caller owns. False when the queue is draining.
+    fn queue(self: &Arc<Self>, node: Arc<Node>, target: Option<usize>) -> bool {
+        let cpu = self.pools[0].shared.current_index();
+        let Some(color) = self.count_queued(cpu) else { return false };
+        let (domain, shard) = if self.is_bound() {
+            let target = target.unwrap_or(cpu);
+            (target, target)
+        } else {
+            (0, target.unwrap_or(cpu))
+        };
+        let now = time::now();
+        node.set_queued(self, &Queued { at: now, active_at: now, cpu, domain, color });
+        if !self.domains[domain].has_inactive() && self.reserve(domain, 1) == 1 {
+            self.pools[domain].push(shard, node);
+        } else {
+            self.queue_inactive(domain, shard, node);
+        }
+        true
+    }
+
+    /// Counts an item in the current colour, unless the queue is draining and the caller is not one of its items.
+    fn count_queued(self: &Arc<Self>, cpu: usize) -> Option<usize> {
+        let counts = &self.percpu[cpu].0;
+        let uncount = |color: usize| {
+            // Back on the same counter, so no reader sees fewer than there are.
+            counts.queued[color].fetch_sub(1, Ordering::SeqCst);
+            self.tell_waiters(color);
+        };
+        let color = loop {
+            let color = self.color.load(Ordering::SeqCst);
+            counts.queued[color].fetch_add(1, Ordering::SeqCst);
+            // A flush that turned the colour before the count was visible might not have seen it.
+            if self.color.load(Ordering::SeqCst) == color {
+                break color;
+            }
+            uncount(color);
+        };
+        // Counted first: a drain sets its flag and looks at the counts after.
+        if self.draining.load(Ordering::SeqCst) != 0 && !inside_queue(self) {
+            uncount(color);
+            return None;
+        }
+        Some(color)
+    }
+
+    fn is_bound(&self) -> bool {
+        self.flags.contains(WqFlags::PERCPU)
+    }
+
+    fn reserve(&self, domain: usize, wanted: u64) -> u64 {
+        self.domains[domain].reserve(wanted, self.max_active.load(Ordering::SeqCst), || self.domain_done(domain))
+    }
+
+    /// Items of a domain that are done. Those of a bound one all count on its own CPU.
+    fn domain_done(&self, domain: usize) -> u64 {
+        if self.is_bound() { self.percpu[domain].0.done() } else { self.percpu.iter().map(|p| p.0.done()).sum() }
+    }
+
+    #[cold]
+    fn queue_inactive(&self, domain: usize, shard: usize, node: Arc<Node>) {
+        let d = &self.domains[domain];
+        let mut inactive = lock(&d.inactive);
+        node.set_place(Place::Inactive);
+        inactive.push_back(node);
+        d.publish(&inactive);
+        // Those before it have been looked after already: by a worker that is yet to finish, or by their own queueing.
+        if inactive.len() == 1 {
+            drop(inactive);
+            self.activate(domain, shard, 0);
+        }
+    }
+
+    /// Moves items that wait to the pool's list, as far as `max_active` allows. `now` is 0 for the time of queueing.
+    pub(crate) fn activate(&self, domain: usize, cpu: usize, now: u64) {
+        let d = &self.domains[domain];
+        let mut inactive = lock(&d.inactive);
+        while inactive.len() > 0 {
+            let places = self.reserve(domain, inactive.len() as u64);
+            if places == 0 {
+                break;
+            }
+            let items = (0..places).map_while(|_| inactive.pop_front()).inspect(|node| {
+                if now != 0 {
+                    node.set_active_at(now);
+                }
+            });
+            self.pools[domain].append(cpu, items);
+            // Only now: until it is on the list, nobody may queue past it.
+            d.publish(&inactive);
+        }
+    }
+
+    pub(crate) fn has_inactive(&self, domain: usize) -> bool {
+        self.domains[domain].has_inactive()
+    }
+
+    /// Are so many finished items worth taking the lock for?
+    pub(crate) fn is_batch(&self, count: u64) -> bool {
+        count >= (self.max_active.load(Ordering::Relaxed) / 8).min(64)
+    }
+
+    /// Counts an item as done. True if items of its domain wait for a place.
+    pub(crate) fn count_done(&self, queued: &Queued, cpu: usize) -> bool {
+        let cpu = if self.is_bound() { queued.domain } else { cpu };
+        self.percpu[cpu].0.done[queued.color].fetch_add(1, Ordering::SeqCst);
+        self.tell_waiters(queued.color);
+        self.domains[queued.domain].has_inactive()
+    }
+
+    fn tell_waiters(&self, color: usize) {
+        if self.waiters.load(Ordering::SeqCst) != 0 && self.is_idle(color) {
+            drop(lock(&self.done_lock));
+            self.done_changed.notify_all();
+        }
+    }
+
+    /// Are all items of a colour done? The done ones are summed first: both only grow, so equal sums mean that nothing
+    /// was in flight when the first sum was taken.
+    fn is_idle(&self, color: usize) -> bool {
+        let done: u64 = self.percpu.iter().map(|p| p.0.done[color].load(Ordering::SeqCst)).sum();
+        let queued: u64 = self.percpu.iter().map(|p| p.0.queued[color].load(Ordering::SeqCst)).sum();
+        done == queued
+    }
+
+    fn wait_idle(&self, idle: impl Fn() -> bool) {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        if !idle() {
+            blocking(|| {
+                let mut guard = lock(&self.done_lock);
+                while !idle() {
+                    guard = self.done_changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+                }
+            });
+        }
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Waits for all items queued before. Flushes go one at a time; those that come while one is under way share the
+    /// next one.
+    fn flush(&self) -> Flushed {
+        let mut state = lock(&self.flush);
+        let mine = state.started + 1;
+        loop {
+            if state.finished >= mine {
+                return state.last;
+            }
+            if !state.running {
+                break;
+            }
+            drop(state);
+            state = blocking(|| {
+                let mut state = lock(&self.flush);
+                while state.running && state.finished < mine {
+                    state = self.flush_turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                state
+            });
+        }
+        state.running = true;
+        state.started += 1;
+        drop(state);
+        let old = self.color.fetch_xor(1, Ordering::SeqCst);
+        self.wait_idle(|| self.is_idle(old));
+        let mut state = lock(&self.flush);
+        state.running = false;
+        state.finished = state.started;
+        let panics = self.panics.load(Ordering::Acquire);
+        state.last = Flushed { panics: panics.saturating_sub(state.panics_told) };
+        state.panics_told = panics;
+        let seen = state.last;
+        drop(state);
+        self.flush_turn.notify_all();
+        seen
+    }
+
+    /// Waits until nothing is left; items may still queue others.
+    fn wait_empty(&self) {
+        self.wait_idle(|| self.is_idle(0) && self.is_idle(1));
+    }
+
+    pub(crate) fn count_panic(&self) {
+        self.panics.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn record(&self, cpu: usize, queued: &Queued, start: u64, end: u64) {
+        let percpu = &self.percpu[cpu].0;
+        if queued.cpu != cpu {
+            percpu.migrated.fetch_add(1, Ordering::Relaxed);
+        }
+        percpu.hists.get_or_init(Box::default).record(queued.at, queued.active_at, start, end);
+    }
+
+    /// Takes the pending instance of an item off whatever list it is on. `None` when it is not found: it may be on its
+    /// way.
+    pub(crate) fn take_out(&self, node: &Node) -> Option<Arc<Node>> {
+        // A hint that may be stale; that the item really is on the list is checked under the list's lock.
+        let domain = node.queued().domain;
+        match node.place() {
+            Place::Inactive => {
+                let d = self.domains.get(domain)?;
+                let mut inactive = lock(&d.inactive);
+                let taken = inactive.remove(node)?;
+                d.publish(&inactive);
+                d.count_cancelled();
+                Some(taken)
+            }
+            Place::Shard(shard) => self.pools.get(domain)?.remove(shard, node),
+        }
+    }
+
+    /// Counts an item as done that was cancelled.
+    pub(crate) fn complete_cancelled(&self, queued: &Queued) {
+        let cpu = self.pools[0].shared.current_index();
+        self.cancelled.fetch_add(1, Ordering::Relaxed);
+        if self.count_done(queued, cpu) {
+            let target = if self.is_bound() { queued.domain } else { cpu };
+            self.activate(queued.domain, target, time::now());
+        }
+    }
+
+    pub(crate) fn max_active(&self) -> usize {
+        self.max_active.load(Ordering::Relaxed) as usize
+    }
+}
+
+/// The last handle of a queue is gone.
+struct Handle {
+    inner: Arc<WqInner>,
+    pools: Arc<PoolsHandle>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner.draining.fetch_add(1, Ordering::SeqCst);
+        if !inside_queue(&self.inner) {
+            self.inner.wait_empty();
+        }
+    }
+}
+
+/// A workqueue.
+///
+/// A handle: clones are the same queue. When the last one goes, the queue is drained and destroyed, so dropping it
+/// waits for all its items. (Dropped by one of its own items it cannot wait for itself: the items that are left then
+/// run after the drop has returned.)
+#[derive(Clone)]
+pub struct Workqueue {
+    handle: Arc<Handle>,
+}
+
+impl Workqueue {
+    /// Makes a queue on the process-wide worker pools, and the first worker of each pool that it needs.
+    ///
+    /// `flags` has exactly one of `PERCPU` and `UNBOUND`. `max_active` limits the active items (those on a pool's list
+    /// or running): per CPU for a bound queue, in all for an unbound one; 0 stands for [`WQ_DFL_ACTIVE`].
+    ///
+    /// # Errors
+    /// Flags that contradict each other, a name that is empty or above 31 bytes, `max_active` above
+    /// [`WQ_MAX_ACTIVE`]; no thread could be made.
+    pub fn alloc(name: &str, flags: WqFlags, max_active: usize) -> Result<Workqueue, AllocError> {
+        Pools::global()?.alloc(name, flags, max_active)
+    }
+
+    pub(crate) fn alloc_on(
+        pools: &Arc<PoolsHandle>,
+        name: &str,
+        flags: WqFlags,
+        max_active: usize,
+    ) -> Result<Workqueue, AllocError> {
+        let kind = flags & (WqFlags::PERCPU | WqFlags::UNBOUND);
+        if kind.bits().count_ones() != 1 || WqFlags::from_bits(flags.bits()).is_none() {
+            return Err(AllocError::Flags { flags });
+        }
+        if name.is_empty() || name.len() > WQ_NAME_MAX || name.contains('\0') {
+            return Err(AllocError::Name { name: name.into() });
+        }
+        let max_active = check_max_active(max_active)?;
+        let pool_list = pools.pools_for(kind == WqFlags::PERCPU, flags.contains(WqFlags::HIGHPRI))?;
+        let cpus = pools.shared().cpus.len();
+        let inner = WqInner {
+            name: name.into(),
+            flags,
+            domains: pool_list.iter().map(|_| Domain::new()).collect(),
+            pools: pool_list,
+            percpu: (0..cpus).map(|_| Padded::default()).collect(),
+            max_active: AtomicU64::new(max_active),
+            color: AtomicUsize::new(0),
+            waiters: AtomicUsize::new(0),
+            draining: AtomicUsize::new(0),
+            panics: AtomicU64::new(0),
+            cancelled: AtomicU64::new(0),
+            flush: Mutex::default(),
+            flush_turn: Condvar::new(),
+            done_lock: Mutex::default(),
+            done_changed: Condvar::new(),
+        };
+        Ok(Workqueue { handle: Arc::new(Handle { inner: Arc::new(inner), pools: Arc::clone(pools) }) })
+    }
+
+    fn inner(&self) -> &Arc<WqInner> {
+        &self.handle.inner
+    }
+
+    fn index_of(&self, cpu: u32) -> Result<usize, QueueOnError> {
+        self.handle.pools.shared().index_of(cpu).ok_or(QueueOnError { cpu })
+    }
+
+    /// Queues an item: on the caller's CPU for a bound queue. False if it was pending already (then the run to come is
+    /// also this call's), while a `cancel_sync` of it is under way, or if the queue is draining and the caller is not
+    /// one of its items.
+    ///
+    /// Nothing is allocated. When it returns true or the item was pending, all that the caller wrote before is visible
+    /// to the run that follows. An item that is queued while it runs will run again, never on two workers at once.
+    pub fn queue(&self, work: &Work) -> bool {
+        self.queue_work(work, None)
+    }
+
+    /// As [`queue`](Workqueue::queue), on the given CPU: a bound item runs there; an unbound one goes on that CPU's
+    /// list, and runs wherever a worker is free first.
+    ///
+    /// # Errors
+    /// The CPU is offline or outside the pools' CPUs (those of the affinity mask when they were made).
+    pub fn queue_on(&self, cpu: u32, work: &Work) -> Result<bool, QueueOnError> {
+        let index = self.index_of(cpu)?;
+        Ok(self.queue_work(work, Some(index)))
+    }
+
+    fn queue_work(&self, work: &Work, target: Option<usize>) -> bool {
+        let node = work.node();
+        if !node.state.try_claim() {
+            return false;
+        }
+        let queued = self.inner().queue(Arc::clone(node), target);
+        if !queued {
+            node.state.release();
+        }
+        queued
+    }
+
+    /// Queues a function to run once. False (and it is dropped) if the queue is draining and the caller is not one of
+    /// its items.
+    pub fn spawn(&self, f: impl FnOnce() + Send + 'static) -> bool {
+        self.inner().queue(once(f), None)
+    }
+
+    /// As [`spawn`](Workqueue::spawn), on the given CPU as [`queue_on`](Workqueue::queue_on).
+    ///
+    /// # Errors
+    /// As `queue_on`.
+    pub fn spawn_on(&self, cpu: u32, f: impl FnOnce() + Send + 'static) -> Result<bool, QueueOnError> {
+        let index = self.index_of(cpu)?;
+        Ok(self.inner().queue(once(f), Some(index)))
+    }
+
+    /// Waits until every item that was queued before this call is done. Items queued meanwhile do not prolong it.
+    ///
+    /// Called from an item of another queue it counts as [`blocking`]. Two queues whose items flush each other's queue
+    /// wait for each other for ever: see the crate's documentation on cycles.
+    ///
+    /// # Errors
+    /// [`FlushError::SameQueue`] from inside an item of this queue.
+    pub fn flush(&self) -> Result<Flushed, FlushError> {
+        if inside_queue(self.inner()) {
+            return Err(FlushError::SameQueue);
+        }
+        Ok(self.inner().flush())
+    }
+
+    /// Waits until the queue is empty. Meanwhile only the queue's own items may queue more; for everybody else `queue`
+    /// and `spawn` return false until this returns.
+    ///
+    /// # Errors
+    /// [`FlushError::SameQueue`] from inside an item of this queue.
+    pub fn drain(&self) -> Result<Flushed, FlushError> {
+        let inner = self.inner();
+        if inside_queue(inner) {
+            return Err(FlushError::SameQueue);
+        }
+        inner.draining.fetch_add(1, Ordering::SeqCst);
+        inner.wait_empty();
+        let flushed = inner.flush();
+        inner.draining.fetch_sub(1, Ordering::SeqCst);
+        Ok(flushed)
+    }
+
+    /// Changes `max_active`, 0 for the default. More room is used at once; less takes effect as active items end. The
+    /// order of items does not change.
+    ///
+    /// # Errors
+    /// Above [`WQ_MAX_ACTIVE`].
+    pub fn set_max_active(&self, max_active: usize) -> Result<(), MaxActiveError> {
+        let inner = self.inner();
+        inner.max_active.store(check_max_active(max_active)?, Ordering::SeqCst);
+        let here = inner.pools[0].shared.current_index();
+        for domain in 0..inner.domains.len() {
+            inner.activate(domain, if inner.is_bound() { domain } else { here }, time::now());
+        }
+        Ok(())
+    }
+
+    /// The limit in force.
+    pub fn max_active(&self) -> usize {
+        self.inner().max_active()
+    }
+
+    /// The queue's name.
+    pub fn name(&self) -> &str {
+        &self.inner().name
+    }
+
+    /// The queue's flags.
+    pub fn flags(&self) -> WqFlags {
+        self.inner().flags
+    }
+
+    /// Totals, latency histograms, and the state of the pools that the queue's items run on. Counters only grow, and a
+    /// later snapshot minus an earlier one gives the interval. It costs some microseconds a worker; recording costs
+    /// some nanoseconds an item and is always on.
+    pub fn stats(&self) -> WqStats {
+        WqStats::of(self.inner())
+    }
+}
+
+impl std::fmt::Debug for Workqueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let inner = self.inner();
+        f.debug_struct("Workqueue")
+            .field("name", &inner.name)
+            .field("flags", &inner.flags)
+            .field("max_active", &inner.max_active())
+            .finish_non_exhaustive()
+    }
+}
+
+fn once(f: impl FnOnce() + Send + 'static) -> Arc<Node> {
+    Node::new(Func::Once(Mutex::new(Some(Box::new(f)))))
+}
+
+fn check_max_active(max_active: usize) -> Result<u64, MaxActiveError> {
+    match max_active {
+        0 => Ok(WQ_DFL_ACTIVE as u64),
+        1..=WQ_MAX_ACTIVE => Ok(max_active as u64),
+        _ => Err(MaxActiveError { max_active }),
+    }
+}

@@ -1,0 +1,35 @@
+//! Locks, and the synchronisation primitives of what is modelled: std's, or loom's under `--cfg loom`.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks whatever a panic elsewhere left: no lock here is held across a foreign function.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For `state`, `idle` and `list`, which the models run.
+pub(crate) mod modelled {
+    use std::sync::PoisonError;
+
+    #[cfg(loom)]
+    pub(crate) use loom::{
+        sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+        sync::{Condvar, Mutex, MutexGuard},
+        thread::{self, Thread},
+    };
+
+    #[cfg(not(loom))]
+    pub(crate) use std::{
+        sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+        sync::{Condvar, Mutex, MutexGuard},
+        thread::{self, Thread},
+    };
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+}

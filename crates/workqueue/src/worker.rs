@@ -1,0 +1,337 @@
+//! What a worker thread does, and how an item's code finds out that it runs on one.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+
+use postread_sys::priority::HighPriority;
+use postread_sys::{CpuSet, affinity, gettid, priority};
+
+use crate::config::HighPriorityPolicy;
+use crate::idle::{Sleeper, Slept};
+use crate::node::{Func, Node, Queued};
+use crate::pool::{Pool, Taken, WorkerInfo};
+use crate::queue::WqInner;
+use crate::state::{Finish, Start};
+use crate::sync::lock;
+use crate::time;
+use crate::work::Work;
+
+struct Current {
+    pool: RefCell<Option<Arc<Pool>>>,
+    /// Addresses of the item that runs and of its queue; 0 between items.
+    node: Cell<usize>,
+    wq: Cell<usize>,
+    /// Depth of `blocking`.
+    blocked: Cell<u32>,
+}
+
+thread_local! {
+    static CURRENT: Current = const {
+        Current { pool: RefCell::new(None), node: Cell::new(0), wq: Cell::new(0), blocked: Cell::new(0) }
+    };
+}
+
+/// Does the caller run inside an item of this queue?
+pub(crate) fn inside_queue(wq: &Arc<WqInner>) -> bool {
+    CURRENT.with(|current| current.wq.get() == Arc::as_ptr(wq) as usize)
+}
+
+/// Does the caller run inside this item?
+pub(crate) fn inside_item(node: &Arc<Node>) -> bool {
+    CURRENT.with(|current| current.node.get() == Arc::as_ptr(node) as usize)
+}
+
+/// Runs `f`, which waits (for I/O, a lock, another item), and lets another worker of the pool go on meanwhile.
+///
+/// A bound pool runs one worker at a time, an unbound pool as many as there are CPUs; the kernel sees for itself when a
+/// worker sleeps, a user-space pool has to be told. An item that waits without saying so holds up the items behind it.
+/// Outside of a worker this only calls `f`. It nests. Waiting with this crate's own `flush`, `drain` and `cancel_sync`
+/// needs no `blocking` around it.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use postread_workqueue::{Workqueue, WqFlags, blocking};
+///
+/// let wq = Workqueue::alloc("doc_blocking", WqFlags::PERCPU, 0)?;
+/// let (answer, question) = mpsc::channel();
+/// wq.spawn_on(0, move || assert_eq!(blocking(|| question.recv()), Ok(42)))?;
+/// // Behind the first item on the same CPU, and yet it runs: otherwise both would wait for ever.
+/// wq.spawn_on(0, move || answer.send(42).unwrap())?;
+/// assert_eq!(wq.flush()?.panics, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn blocking<R>(f: impl FnOnce() -> R) -> R {
+    /// Counts the worker in again, also when `f` panics.
+    struct Unblock;
+    impl Drop for Unblock {
+        fn drop(&mut self) {
+            CURRENT.with(|current| {
+                current.blocked.set(current.blocked.get() - 1);
+                if current.blocked.get() == 0
+                    && let Some(pool) = &*current.pool.borrow()
+                {
+                    pool.idle.unblock();
+                }
+            });
+        }
+    }
+    let worker = CURRENT.with(|current| {
+        let pool = current.pool.borrow();
+        let Some(pool) = &*pool else { return false };
+        current.blocked.set(current.blocked.get() + 1);
+        if current.blocked.get() == 1 {
+            pool.idle.block();
+            if pool.has_work() {
+                pool.notify();
+            }
+        }
+        true
+    });
+    let _unblock = worker.then(|| Unblock);
+    f()
+}
+
+/// The thread.
+pub(crate) fn main(pool: &Arc<Pool>, slot: usize, info: &Arc<WorkerInfo>, ready: Option<mpsc::Sender<io::Result<()>>>) {
+    // The caller of `spawn` may look for the number at once.
+    let _ = info.tid.set(gettid());
+    let set_up = set_up(pool);
+    match (set_up, ready) {
+        (Ok(()), None) => {}
+        (Ok(()), Some(ready)) => drop(ready.send(Ok(()))),
+        // A worker beyond the first that could not be pinned (its CPU has gone offline, say) still runs the items: an
+        // item on another CPU is better than a lost one, and the kernel does the same.
+        (Err(_), None) => {}
+        (Err(error), Some(ready)) => {
+            pool.idle.unreserve_thread();
+            pool.forget_worker(slot);
+            let _ = ready.send(Err(error));
+            return;
+        }
+    }
+    CURRENT.with(|current| *current.pool.borrow_mut() = Some(Arc::clone(pool)));
+    Worker { pool, me: Sleeper::current(), wq: None, owed: None, now: 0, turns: 0 }.run();
+    if pool.shared.shutdown.load(Ordering::Acquire) {
+        // Some may have gone idle after the manager's last round.
+        pool.idle.dismiss();
+    }
+    CURRENT.with(|current| *current.pool.borrow_mut() = None);
+    pool.forget_worker(slot);
+}
+
+fn set_up(pool: &Pool) -> io::Result<()> {
+    match pool.cpu {
+        Some((cpu, _)) => affinity::set_current(&CpuSet::from_iter([cpu]))?,
+        None => affinity::set_current(&pool.shared.cpus)?,
+    }
+    // The thread inherits from whichever thread made it.
+    if priority::current_nice().is_ok_and(|nice| nice != pool.shared.nice) {
+        // Going back to a lower nice value may not be allowed; the worker then keeps its maker's.
+        let _ = priority::set_nice_current(pool.shared.nice);
+    }
+    if pool.high {
+        let took = match pool.shared.high_priority {
+            HighPriorityPolicy::Best => priority::raise_current(pool.shared.slice),
+            HighPriorityPolicy::Slice => {
+                priority::set_slice_current(pool.shared.slice).map_or(HighPriority::None, HighPriority::Slice)
+            }
+        };
+        let _ = pool.priority.set(took);
+    }
+    Ok(())
+}
+
+/// After this many items a worker looks first at another CPU's list, so that none waits for ever behind a list that is
+/// never empty.
+const TURN: usize = 32;
+
+struct Worker<'a> {
+    pool: &'a Arc<Pool>,
+    me: Arc<Sleeper>,
+    /// The queue of the last item: its count is not touched while items of the same queue follow.
+    wq: Option<Arc<WqInner>>,
+    /// A domain of `wq` whose waiting items this worker has yet to activate, and for how many done items.
+    owed: Option<(usize, u64)>,
+    /// The time, when the last item ended just now; else 0.
+    now: u64,
+    turns: usize,
+}
+
+impl Worker<'_> {
+    fn run(mut self) {
+        let mut woken = true;
+        loop {
+            if std::mem::take(&mut woken) {
+                self.pool.idle.woke();
+                if let Some(taken) = self.take() {
+                    // Whoever queued while this worker was waking left the rest to it.
+                    if self.pool.has_work() {
+                        self.pool.notify();
+                    }
+                    self.process(taken);
+                }
+            }
+            while !self.pool.idle.too_many()
+                && let Some(taken) = self.take()
+            {
+                if taken.more && self.pool.idle.may_want() && !self.pool.asked.load(Ordering::Relaxed) {
+                    self.pool.notify();
+                }
+                self.process(taken);
+            }
+            if self.settle() {
+                continue;
+            }
+            self.wq = None;
+            self.now = 0;
+            let shutdown = &self.pool.shared.shutdown;
+            let pool = self.pool;
+            match pool.idle.sleep(&self.me, || pool.has_work() || shutdown.load(Ordering::Acquire)) {
+                Slept::Stayed if shutdown.load(Ordering::Acquire) && !pool.has_work() => return,
+                Slept::Stayed => {}
+                Slept::Woken => woken = true,
+                Slept::Exit => return,
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<Taken> {
+        let cpu = match self.pool.cpu {
+            Some(_) => 0,
+            None => {
+                self.turns = self.turns.wrapping_add(1);
+                let here = self.pool.shared.current_index();
+                if self.turns.is_multiple_of(TURN) { here + self.turns / TURN } else { here }
+            }
+        };
+        self.pool.take(cpu)
+    }
+
+    fn process(&mut self, taken: Taken) {
+        let node = taken.node;
+        let reusable = matches!(node.func, Func::Reusable(_));
+        if reusable && node.state.is_running() {
+            // Rare enough to settle first: the other worker may be long about it.
+            self.settle();
+        }
+        let mut queued = node.queued();
+        self.turn_to(&node);
+        self.settle_before(&queued, taken.same_next);
+        if reusable && node.state.start() == Start::Deferred {
+            return;
+        }
+        let work = Work::from_node(node);
+        loop {
+            self.run_one(&work, &queued);
+            if !reusable || work.node().state.finish() == Finish::Idle {
+                self.complete(&queued);
+                if reusable && Arc::strong_count(work.node()) == 1 {
+                    // The function goes with it, and perhaps the last handle of a queue, whose drop waits.
+                    self.settle();
+                }
+                return;
+            }
+            self.complete(&queued);
+            self.settle();
+            queued = work.node().queued();
+            self.turn_to(work.node());
+            work.node().state.restart();
+        }
+    }
+
+    fn wq(&self) -> &Arc<WqInner> {
+        // `turn_to` comes before every use.
+        self.wq.as_ref().expect("a queued item has a queue")
+    }
+
+    /// Makes the item's queue the current one.
+    fn turn_to(&mut self, node: &Node) {
+        if !self.wq.as_ref().is_some_and(|wq| node.is_on(wq)) {
+            self.settle();
+            self.wq = node.wq();
+        }
+    }
+
+    fn run_one(&mut self, work: &Work, queued: &Queued) {
+        let start = if self.now != 0 { self.now } else { time::now() };
+        let cpu = self.cpu();
+        let node = work.node();
+        let wq = Arc::as_ptr(self.wq()) as usize;
+        let address = Arc::as_ptr(node) as usize;
+        CURRENT.with(|current| {
+            current.node.set(address);
+            current.wq.set(wq);
+        });
+        let outcome = catch_unwind(AssertUnwindSafe(|| match &node.func {
+            Func::Reusable(f) => f(work),
+            Func::Once(f) => {
+                let f = lock(f).take();
+                if let Some(f) = f {
+                    f();
+                }
+            }
+        }));
+        if let Err(payload) = outcome {
+            node.panics.fetch_add(1, Ordering::Relaxed);
+            self.wq().count_panic();
+            // The payload's own destructor may panic too.
+            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                std::mem::forget(again);
+            }
+        }
+        CURRENT.with(|current| {
+            current.node.set(0);
+            current.wq.set(0);
+        });
+        self.now = time::now();
+        self.wq().record(cpu, queued, start, self.now);
+    }
+
+    /// The index of the CPU that this worker is on.
+    fn cpu(&self) -> usize {
+        match self.pool.cpu {
+            Some((_, index)) => index,
+            None => self.pool.shared.current_index(),
+        }
+    }
+
+    fn complete(&mut self, queued: &Queued) {
+        let cpu = self.cpu();
+        let wq = self.wq();
+        if wq.count_done(queued, cpu) {
+            self.owed = Some((queued.domain, self.owed.map_or(1, |(_, count)| count + 1)));
+        }
+    }
+
+    /// Before an item runs: activates what waits, or puts it off so that one lock serves many items.
+    ///
+    /// It may be put off only while the next item on the same list is of the same domain: whoever takes that one comes
+    /// by here in turn, and the last of a row never puts it off, so no place is held back by a worker inside a long
+    /// item.
+    fn settle_before(&mut self, queued: &Queued, same_next: bool) {
+        let domain = queued.domain;
+        match self.owed {
+            Some((owed, count)) if same_next && owed == domain && !self.wq().is_batch(count) => {}
+            Some(_) => {
+                self.settle();
+            }
+            None if !same_next && self.wq().has_inactive(domain) => {
+                self.owed = Some((domain, 0));
+                self.settle();
+            }
+            None => {}
+        }
+    }
+
+    /// Activates what waits in the owed domain. True if there was one.
+    fn settle(&mut self) -> bool {
+        let Some((domain, _)) = self.owed.take() else { return false };
+        let cpu = self.cpu();
+        let now = if self.now != 0 { self.now } else { time::now() };
+        self.wq().activate(domain, cpu, now);
+        true
+    }
+}
