@@ -9,6 +9,9 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::Platform;
+use crate::sha2_many::{Common, Sha2};
+use crate::sha256::Sha256;
+use crate::sha512::Sha512;
 
 /// A hash algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,7 +96,15 @@ pub struct Digest {
 }
 
 impl Digest {
-    pub(crate) fn from_slice(digest: &[u8]) -> Self {
+    fn zeros(size: usize) -> Self {
+        Self { bytes: [0; MAX_DIGEST_SIZE], len: size as u8 }
+    }
+
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..usize::from(self.len)]
+    }
+
+    fn from_slice(digest: &[u8]) -> Self {
         let mut bytes = [0; MAX_DIGEST_SIZE];
         bytes[..digest.len()].copy_from_slice(digest);
         Self { bytes, len: digest.len() as u8 }
@@ -232,29 +243,54 @@ impl fmt::Debug for Hasher {
 #[derive(Clone)]
 pub struct BlockHasher {
     platform: Platform,
-    prefixed: Hasher,
-    suffix: Vec<u8>,
+    engine: Engine,
+}
+
+#[derive(Clone)]
+enum Engine {
+    Sha256(Common<Sha256>),
+    Sha512(Common<Sha512>),
+    /// Algorithms that nobody hashes many blocks with any more: through their crates, a block after the other.
+    Serial {
+        prefixed: Hasher,
+        suffix: Vec<u8>,
+    },
 }
 
 impl BlockHasher {
     /// A hasher of bare blocks at the default level.
     pub fn new(alg: HashAlg) -> Self {
-        Self { platform: Platform::default(), prefixed: Hasher::new(alg), suffix: Vec::new() }
+        let engine = match alg {
+            HashAlg::Sha256 => Engine::Sha256(Common::new()),
+            HashAlg::Sha512 => Engine::Sha512(Common::new()),
+            HashAlg::Sha1 | HashAlg::Blake2b256 => Engine::Serial { prefixed: Hasher::new(alg), suffix: Vec::new() },
+        };
+        Self { platform: Platform::default(), engine }
     }
 
     /// Puts `prefix` in front of every block, in place of any earlier prefix. Its whole compression blocks are
     /// compressed once, here: fs-verity pads its salt to [`HashAlg::compression_block_size`] for that reason.
     #[must_use]
     pub fn with_prefix(mut self, prefix: &[u8]) -> Self {
-        self.prefixed = Hasher::new(self.alg());
-        self.prefixed.update(prefix);
+        match &mut self.engine {
+            Engine::Sha256(common) => common.set_prefix(self.platform, prefix),
+            Engine::Sha512(common) => common.set_prefix(self.platform, prefix),
+            Engine::Serial { prefixed, .. } => {
+                *prefixed = Hasher::new(prefixed.alg());
+                prefixed.update(prefix);
+            }
+        }
         self
     }
 
     /// Puts `suffix` behind every block, in place of any earlier suffix.
     #[must_use]
-    pub fn with_suffix(mut self, suffix: &[u8]) -> Self {
-        self.suffix = suffix.to_vec();
+    pub fn with_suffix(mut self, bytes: &[u8]) -> Self {
+        match &mut self.engine {
+            Engine::Sha256(common) => common.set_suffix(bytes),
+            Engine::Sha512(common) => common.set_suffix(bytes),
+            Engine::Serial { suffix, .. } => *suffix = bytes.to_vec(),
+        }
         self
     }
 
@@ -267,7 +303,11 @@ impl BlockHasher {
 
     /// The algorithm.
     pub fn alg(&self) -> HashAlg {
-        self.prefixed.alg()
+        match &self.engine {
+            Engine::Sha256(_) => HashAlg::Sha256,
+            Engine::Sha512(_) => HashAlg::Sha512,
+            Engine::Serial { prefixed, .. } => prefixed.alg(),
+        }
     }
 
     /// The level.
@@ -291,7 +331,7 @@ impl BlockHasher {
             "{} bytes of blocks of {block_size}",
             data.len()
         );
-        self.hash_equal(data.len() / block_size, |i| &data[i * block_size..][..block_size], out);
+        self.hash_equal(data.len() / block_size, block_size, &|i| &data[i * block_size..][..block_size], out);
     }
 
     /// Hashes `blocks` and writes their digests to `out`, packed. Runs of blocks of equal length are hashed many at a
@@ -305,24 +345,36 @@ impl BlockHasher {
         assert_eq!(out.len(), blocks.len() * size, "room for the digests of {} blocks", blocks.len());
         let mut done = 0;
         for run in blocks.chunk_by(|a, b| a.len() == b.len()) {
-            self.hash_equal(run.len(), |i| run[i], &mut out[done * size..][..run.len() * size]);
+            self.hash_equal(run.len(), run[0].len(), &|i| run[i], &mut out[done * size..][..run.len() * size]);
             done += run.len();
         }
     }
 
     /// The digest of one block, prefix and suffix.
     pub fn hash_one(&self, block: &[u8]) -> Digest {
-        let mut hasher = self.prefixed.clone();
-        hasher.update(block);
-        hasher.update(&self.suffix);
-        hasher.finalize()
+        let mut digest = Digest::zeros(self.alg().digest_size());
+        self.hash_equal(1, block.len(), &|_| block, digest.as_mut());
+        digest
     }
 
-    fn hash_equal<'a>(&self, count: usize, block: impl Fn(usize) -> &'a [u8], out: &mut [u8]) {
+    fn hash_equal<'a>(&self, count: usize, block_len: usize, block: &dyn Fn(usize) -> &'a [u8], out: &mut [u8]) {
         let size = self.alg().digest_size();
         assert_eq!(out.len(), count * size, "room for the digests of {count} blocks");
-        for (i, out) in out.chunks_exact_mut(size).enumerate() {
-            out.copy_from_slice(&self.hash_one(block(i)));
+        match &self.engine {
+            Engine::Sha256(common) => {
+                common.hash(|remaining| Sha256::choose(self.platform, remaining), count, block_len, block, out);
+            }
+            Engine::Sha512(common) => {
+                common.hash(|remaining| Sha512::choose(self.platform, remaining), count, block_len, block, out);
+            }
+            Engine::Serial { prefixed, suffix } => {
+                for (i, out) in out.chunks_exact_mut(size).enumerate() {
+                    let mut hasher = prefixed.clone();
+                    hasher.update(block(i));
+                    hasher.update(suffix);
+                    out.copy_from_slice(&hasher.finalize());
+                }
+            }
         }
     }
 }

@@ -13,6 +13,11 @@ mod gf128;
 pub mod hash;
 pub mod hctr2;
 pub mod platform;
+mod sha256;
+#[cfg(target_arch = "x86_64")]
+mod sha2_avx512;
+mod sha2_many;
+mod sha512;
 mod units;
 pub mod xts;
 
