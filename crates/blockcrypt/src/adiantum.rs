@@ -1,0 +1,268 @@
+//! Adiantum (Crowley and Biggers, "Adiantum: length-preserving encryption for entry-level processors", 2018): a
+//! tweakable wide-block cipher, in which every bit of a data unit depends on every other. fscrypt's mode 9 and
+//! dm-crypt's `xchacha12,aes-adiantum-plain64` and `xchacha20,...`.
+//!
+//! A unit but its last 16 bytes is hashed (NH, then Poly1305) and the hash added to those 16 bytes; AES-256 encrypts
+//! them; the result is the nonce of an XChaCha stream that encrypts the rest; the hash of the ciphertext is subtracted.
+//!
+//! ```
+//! use postread_blockcrypt::adiantum::{Adiantum, Stream};
+//!
+//! let cipher = Adiantum::new(Stream::XChaCha12, &[7; 32])?;
+//! let mut sectors = vec![0; 3 * 4096];
+//! cipher.encrypt_units(&mut sectors, 4096, 100, 1)?;
+//! cipher.decrypt_units(&mut sectors[4096..], 4096, 101, 1)?;
+//! assert!(sectors[4096..].iter().all(|&byte| byte == 0));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::Platform;
+use crate::aes::AesKey;
+use crate::chacha::{self, DoubleRounds, Key};
+use crate::error::{KeyError, LengthError, check_key_length};
+use crate::nh::{self, NhKey};
+use crate::poly1305::{Poly1305, PolyKey};
+use crate::units::check_units;
+
+/// A tweak as the kernel gives it: a data unit's IV, padded with zeroes.
+pub type Tweak = [u8; 32];
+/// Bytes at a unit's end that AES encrypts: the shortest unit.
+const BLOCK: usize = 16;
+
+/// The stream cipher within Adiantum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stream {
+    /// XChaCha of 12 rounds, what fscrypt uses: the kernel's `adiantum(xchacha12,aes)`.
+    XChaCha12,
+    /// XChaCha of 20 rounds: the kernel's `adiantum(xchacha20,aes)`.
+    XChaCha20,
+}
+
+/// An Adiantum key, with AES-256. Zeroized when dropped.
+pub struct Adiantum {
+    stream: Stream,
+    platform: Platform,
+    /// Boxed so that moving a key leaves no copy of it behind.
+    keys: Box<Keys>,
+}
+
+/// Each part zeroizes itself.
+struct Keys {
+    stream: Zeroizing<Key>,
+    block: AesKey,
+    tweak_hash: PolyKey,
+    message_hash: PolyKey,
+    nh: NhKey,
+}
+
+impl fmt::Debug for Adiantum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adiantum")
+            .field("stream", &self.stream)
+            .field("platform", &self.platform)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Adiantum {
+    /// Key lengths in bytes.
+    pub const KEY_LENGTHS: &'static [usize] = &[32];
+
+    /// A key for the default CPU level.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Length`] unless `key` has 32 bytes.
+    pub fn new(stream: Stream, key: &[u8]) -> Result<Self, KeyError> {
+        Self::with_platform(stream, key, Platform::default())
+    }
+
+    /// A key for a given CPU level.
+    ///
+    /// # Errors
+    ///
+    /// As [`Adiantum::new`].
+    pub fn with_platform(stream: Stream, key: &[u8], platform: Platform) -> Result<Self, KeyError> {
+        check_key_length(key, Self::KEY_LENGTHS)?;
+        let platform = platform.or_detected();
+        let mut bytes = Zeroizing::new([0; 32]);
+        bytes.copy_from_slice(key);
+        let stream_key = Zeroizing::new(chacha::key_words(&bytes));
+        // The other keys are the stream of the nonce 1: for AES, for the two Poly1305s, for NH.
+        let mut derived = Zeroizing::new([0; 32 + 16 + 16 + nh::KEY]);
+        xchacha(platform, stream.double_rounds(), &stream_key, 1, 0, &mut derived[..]);
+        let (block, rest) = derived.split_at(32);
+        let (tweak_hash, rest) = rest.split_first_chunk().expect("the sizes are constants");
+        let (message_hash, rest) = rest.split_first_chunk().expect("the sizes are constants");
+        let (nh, _) = rest.split_first_chunk().expect("the sizes are constants");
+        let keys = Box::new(Keys {
+            stream: stream_key,
+            block: AesKey::new(block, platform),
+            tweak_hash: PolyKey::new(tweak_hash),
+            message_hash: PolyKey::new(message_hash),
+            nh: NhKey::new(nh),
+        });
+        Ok(Self { stream, platform, keys })
+    }
+
+    /// Encrypts one data unit of 16 bytes or more in place, under a tweak of any length (the kernel's has 32 bytes).
+    ///
+    /// # Errors
+    ///
+    /// [`LengthError::TooShort`] below 16 bytes.
+    pub fn encrypt(&self, tweak: &[u8], unit: &mut [u8]) -> Result<(), LengthError> {
+        self.check(unit)?;
+        self.crypt::<true>(tweak, unit);
+        Ok(())
+    }
+
+    /// Decrypts one data unit; the inverse of [`Adiantum::encrypt`].
+    ///
+    /// # Errors
+    ///
+    /// [`LengthError::TooShort`] below 16 bytes.
+    pub fn decrypt(&self, tweak: &[u8], unit: &mut [u8]) -> Result<(), LengthError> {
+        self.check(unit)?;
+        self.crypt::<false>(tweak, unit);
+        Ok(())
+    }
+
+    /// Encrypts a run of data units of 16 to 65536 bytes in place. The tweak of a unit is its index, little-endian and
+    /// padded to 32 bytes; the indexes are `first_index`, `first_index + step`, ... (modulo 2^64).
+    ///
+    /// # Errors
+    ///
+    /// [`LengthError`] where `unit_size` is out of range or `data` is not a run of whole units; then nothing has
+    /// changed.
+    pub fn encrypt_units(
+        &self,
+        data: &mut [u8],
+        unit_size: usize,
+        first_index: u64,
+        step: u64,
+    ) -> Result<(), LengthError> {
+        self.encrypt_units_with(data, unit_size, index(first_index, step))
+    }
+
+    /// Decrypts a run of data units in place; see [`Adiantum::encrypt_units`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Adiantum::encrypt_units`].
+    pub fn decrypt_units(
+        &self,
+        data: &mut [u8],
+        unit_size: usize,
+        first_index: u64,
+        step: u64,
+    ) -> Result<(), LengthError> {
+        self.decrypt_units_with(data, unit_size, index(first_index, step))
+    }
+
+    /// Encrypts a run of data units in place; `tweak` gives the tweak of each, by the unit's number in this run.
+    /// (fscrypt's `DIRECT_KEY` policies have the file's nonce behind the index in it.)
+    ///
+    /// # Errors
+    ///
+    /// As [`Adiantum::encrypt_units`].
+    pub fn encrypt_units_with(
+        &self,
+        data: &mut [u8],
+        unit_size: usize,
+        tweak: impl FnMut(u64) -> Tweak,
+    ) -> Result<(), LengthError> {
+        self.units::<true>(data, unit_size, tweak)
+    }
+
+    /// Decrypts a run of data units in place; `tweak` gives the tweak of each, by the unit's number in this run.
+    ///
+    /// # Errors
+    ///
+    /// As [`Adiantum::encrypt_units`].
+    pub fn decrypt_units_with(
+        &self,
+        data: &mut [u8],
+        unit_size: usize,
+        tweak: impl FnMut(u64) -> Tweak,
+    ) -> Result<(), LengthError> {
+        self.units::<false>(data, unit_size, tweak)
+    }
+
+    fn check(&self, unit: &[u8]) -> Result<(), LengthError> {
+        if unit.len() < BLOCK { Err(LengthError::TooShort { len: unit.len(), min: BLOCK }) } else { Ok(()) }
+    }
+
+    fn units<const ENCRYPT: bool>(
+        &self,
+        data: &mut [u8],
+        unit_size: usize,
+        mut tweak: impl FnMut(u64) -> Tweak,
+    ) -> Result<(), LengthError> {
+        check_units(data.len(), unit_size, BLOCK, 1)?;
+        for (i, unit) in data.chunks_exact_mut(unit_size).enumerate() {
+            self.crypt::<ENCRYPT>(&tweak(i as u64), unit);
+        }
+        Ok(())
+    }
+
+    /// One unit of at least 16 bytes.
+    fn crypt<const ENCRYPT: bool>(&self, tweak: &[u8], unit: &mut [u8]) {
+        let (bulk, last) = unit.split_last_chunk_mut::<BLOCK>().expect("the length has been checked");
+        let tweak = self.hash_tweak(bulk.len(), tweak);
+        let hash =
+            |bulk: &[u8]| tweak.wrapping_add(self.keys.nh.poly1305(self.platform, &self.keys.message_hash, bulk));
+        let mut middle = u128::from_le_bytes(*last).wrapping_add(hash(bulk)).to_le_bytes();
+        if ENCRYPT {
+            self.keys.block.encrypt_block(&mut middle);
+            self.xor_stream(&middle, bulk);
+        } else {
+            self.xor_stream(&middle, bulk);
+            self.keys.block.decrypt_block(&mut middle);
+        }
+        *last = u128::from_le_bytes(middle).wrapping_sub(hash(bulk)).to_le_bytes();
+    }
+
+    /// The hash of the unit's length in bits and the tweak.
+    fn hash_tweak(&self, bulk_len: usize, tweak: &[u8]) -> u128 {
+        let mut poly = Poly1305::new(&self.keys.tweak_hash);
+        poly.block(8 * bulk_len as u128);
+        poly.message(tweak);
+        poly.finish()
+    }
+
+    fn xor_stream(&self, nonce: &[u8; 16], bulk: &mut [u8]) {
+        let double_rounds = self.stream.double_rounds();
+        xchacha(self.platform, double_rounds, &self.keys.stream, u128::from_le_bytes(*nonce), 1, bulk);
+    }
+}
+
+impl Stream {
+    const fn double_rounds(self) -> DoubleRounds {
+        match self {
+            Stream::XChaCha12 => 6,
+            Stream::XChaCha20 => 10,
+        }
+    }
+}
+
+/// XORs `data` with the XChaCha stream of a nonce in its two parts: 16 bytes for HChaCha and eight for ChaCha.
+fn xchacha(platform: Platform, rounds: DoubleRounds, key: &Key, nonce: u128, rest: u64, data: &mut [u8]) {
+    let mut key = chacha::hchacha(rounds, key, &nonce.to_le_bytes());
+    chacha::xor_stream(platform, rounds, &key, rest, data);
+    key.zeroize();
+}
+
+/// The tweaks of a run of indexes.
+fn index(first: u64, step: u64) -> impl FnMut(u64) -> Tweak {
+    move |unit| {
+        let mut tweak = [0; 32];
+        tweak[..8].copy_from_slice(&first.wrapping_add(unit.wrapping_mul(step)).to_le_bytes());
+        tweak
+    }
+}
