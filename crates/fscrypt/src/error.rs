@@ -1,6 +1,6 @@
 //! What can be wrong with a policy, a key or a name.
 
-use crate::{KeySpecifier, Mode};
+use crate::Mode;
 
 /// A context that Linux would refuse, or that is no context.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,14 +70,6 @@ pub enum KeyError {
         /// Bytes given.
         found: usize,
     },
-    /// The key is for another policy.
-    #[error("this needs key {wanted}; the key given is {found}")]
-    Mismatch {
-        /// What the policy names.
-        wanted: KeySpecifier,
-        /// What was given.
-        found: KeySpecifier,
-    },
     /// The two halves of an XTS key are equal, which the kernel refuses at the first use with `EINVAL`.
     #[error("the halves of the derived {0} key are equal, which Linux refuses as a weak key")]
     WeakXts(Mode),
@@ -87,6 +79,20 @@ pub enum KeyError {
     /// The policy derives keys or IVs from facts that the file system lacks.
     #[error("inode number {0} does not fit the 32 bits that the policy's IVs have")]
     InodeNumber(u64),
+    /// The mode is one for names.
+    #[error("{0} is no mode for contents")]
+    NotForContents(Mode),
+    /// The mode is one for contents.
+    #[error("{0} is no mode for names")]
+    NotForNames(Mode),
+    /// Data units larger than the file system's blocks.
+    #[error("data units of {unit} bytes are larger than the blocks of {block}")]
+    DataUnit {
+        /// Bytes of a data unit.
+        unit: usize,
+        /// Bytes of a block.
+        block: usize,
+    },
 }
 
 /// A name, link target or length of contents that can't be a ciphertext.

@@ -1,0 +1,74 @@
+//! The master keys at hand, and which of them a policy wants.
+
+use crate::{KeySpecifier, MasterKey, Policy};
+
+/// No key at hand fits a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingKey {
+    /// What the policy names.
+    pub wanted: KeySpecifier,
+    /// The names of the keys at hand, of the kind that the policy wants.
+    pub given: Vec<KeySpecifier>,
+}
+
+impl std::fmt::Display for MissingKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "this needs key {}; you gave ", self.wanted)?;
+        if self.given.is_empty() {
+            return f.write_str("none");
+        }
+        for (i, given) in self.given.iter().enumerate() {
+            write!(f, "{}{}", if i == 0 { "" } else { ", " }, hex::encode(given.as_bytes()))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for MissingKey {}
+
+/// The master keys at hand.
+#[derive(Debug, Default)]
+pub struct Keyring {
+    keys: Vec<(Option<KeySpecifier>, MasterKey)>,
+}
+
+impl Keyring {
+    /// No keys.
+    pub fn new() -> Keyring {
+        Keyring::default()
+    }
+
+    /// Adds a key under its own names: its identifier, and its conventional descriptor.
+    pub fn add(&mut self, key: MasterKey) {
+        self.keys.push((None, key));
+    }
+
+    /// Adds a key for v1 policies under a descriptor that somebody chose.
+    pub fn add_with_descriptor(&mut self, descriptor: [u8; 8], key: MasterKey) {
+        self.keys.push((Some(KeySpecifier::Descriptor(descriptor)), key));
+    }
+
+    /// Whether there is no key at all.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The key that a policy names.
+    pub fn find(&self, policy: &Policy) -> Result<&MasterKey, MissingKey> {
+        let named = |(name, key): &&(Option<KeySpecifier>, MasterKey)| match name {
+            Some(name) => *name == policy.key,
+            None => key.is_named_by(&policy.key),
+        };
+        self.keys.iter().find(named).map(|(_, key)| key).ok_or_else(|| MissingKey {
+            wanted: policy.key,
+            given: self.names(matches!(policy.key, KeySpecifier::Identifier(_))),
+        })
+    }
+
+    fn names(&self, identifiers: bool) -> Vec<KeySpecifier> {
+        let name = |(name, key): &(Option<KeySpecifier>, MasterKey)| {
+            if identifiers { key.identifier() } else { name.unwrap_or_else(|| key.conventional_descriptor()) }
+        };
+        self.keys.iter().map(name).collect()
+    }
+}
