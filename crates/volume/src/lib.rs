@@ -1,1 +1,26 @@
-//! Partitions and Android sparse images: ranges of sources.
+//! What lies between a device and a file system: partitions, ranges of sources, Android sparse images, and the magic
+//! numbers that tell what something is.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use postread_volume::{Range, partition};
+//!
+//! let disk = Arc::new(std::fs::File::open("disk.img")?);
+//! let table = partition::read(&*disk)?;
+//! let part = table.part(2).ok_or("no partition 2")?;
+//! let source = Range::new(disk, part.offset, part.len);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bytes;
+pub mod gpt;
+pub mod magic;
+pub mod mbr;
+pub mod partition;
+mod range;
+pub mod sparse;
+
+pub use magic::{Magic, detect};
+pub use partition::{Part, Table};
+pub use range::Range;
+pub use sparse::SparseImage;
