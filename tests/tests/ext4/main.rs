@@ -1,0 +1,9 @@
+//! ext4 images: ours against a kernel mount, `debugfs` and the manifests that the kernel left.
+
+mod compare;
+mod differential;
+mod hostile;
+mod images;
+mod journal;
+mod large;
+mod populate;
