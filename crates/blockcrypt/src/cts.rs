@@ -45,7 +45,7 @@ impl AesCbcCts {
     pub fn encrypt(&self, iv: &[u8; 16], message: &mut [u8]) -> Result<(), LengthError> {
         let head = head_length(message)?;
         let (head, tail) = message.split_at_mut(head);
-        self.cbc.key.cbc_encrypt(head, head.len(), &mut [*iv]);
+        self.cbc.key.cbc_encrypt(head, head.len(), &[*iv]);
         if tail.is_empty() {
             return Ok(());
         }

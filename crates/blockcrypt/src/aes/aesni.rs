@@ -4,7 +4,7 @@
 
 use core::arch::x86_64::*;
 
-use super::vector::{self, FLIGHT, Vector, entry_points};
+use super::vector::{self, Vector, entry_points};
 use super::x86::RoundKeys;
 use super::{Block, MAX_ROUNDS};
 
@@ -36,6 +36,11 @@ impl Vector for Xmm {
         Xmm(unsafe { _mm_xor_si128(self.0, other.0) })
     }
     #[inline(always)]
+    unsafe fn xor3(self, a: Self, b: Self) -> Self {
+        // SAFETY: the caller has SSE2.
+        unsafe { self.xor(a.xor(b)) }
+    }
+    #[inline(always)]
     unsafe fn encrypt_round(self, key: Self) -> Self {
         // SAFETY: the caller has AES-NI.
         Xmm(unsafe { _mm_aesenc_si128(self.0, key.0) })
@@ -57,18 +62,16 @@ impl Vector for Xmm {
     }
 
     #[inline(always)]
-    unsafe fn tweaks(first: *const Block) -> [Self; FLIGHT] {
-        // SAFETY: the caller has SSE2; the pointer is of a whole block.
+    unsafe fn tweak(first: Self, i: usize, before: Self) -> Self {
+        if i == 0 {
+            return first;
+        }
+        // SAFETY: the caller has SSE2.
         unsafe {
-            let mut tweak = Self::load(first.cast()).0;
-            let modulus = _mm_set_epi64x(1, 0x87);
-            core::array::from_fn(|_| {
-                let this = tweak;
-                // The top bit of each half, spread over the other half: the carry between them, and the reduction.
-                let signs = _mm_srai_epi32::<31>(_mm_shuffle_epi32::<0b01_01_11_11>(tweak));
-                tweak = _mm_xor_si128(_mm_add_epi64(tweak, tweak), _mm_and_si128(signs, modulus));
-                Xmm(this)
-            })
+            // The top bit of each half, spread over the other half: the carry between them, and the reduction.
+            let signs = _mm_srai_epi32::<31>(_mm_shuffle_epi32::<0b01_01_11_11>(before.0));
+            let back = _mm_and_si128(signs, _mm_set_epi64x(1, 0x87));
+            Xmm(_mm_xor_si128(_mm_add_epi64(before.0, before.0), back))
         }
     }
 

@@ -6,7 +6,7 @@ use core::arch::x86_64::*;
 
 use super::Block;
 use super::aesni::Xmm;
-use super::vector::{self, FLIGHT, Vector, entry_points};
+use super::vector::{self, Vector, entry_points};
 use super::x86::RoundKeys;
 
 /// Two blocks.
@@ -37,6 +37,11 @@ impl Vector for Ymm {
         Ymm(unsafe { _mm256_xor_si256(self.0, other.0) })
     }
     #[inline(always)]
+    unsafe fn xor3(self, a: Self, b: Self) -> Self {
+        // SAFETY: the caller has AVX2.
+        unsafe { self.xor(a.xor(b)) }
+    }
+    #[inline(always)]
     unsafe fn encrypt_round(self, key: Self) -> Self {
         // SAFETY: the caller has VAES.
         Ymm(unsafe { _mm256_aesenc_epi128(self.0, key.0) })
@@ -58,21 +63,17 @@ impl Vector for Ymm {
     }
 
     #[inline(always)]
-    unsafe fn tweaks(first: *const Block) -> [Self; FLIGHT] {
-        // SAFETY: the caller has AVX2 and VPCLMULQDQ; the pointer is of a whole block.
+    unsafe fn tweak(first: Self, i: usize, _before: Self) -> Self {
+        // SAFETY: the caller has AVX2 and VPCLMULQDQ.
         unsafe {
-            let tweak = Self::splat(first).0;
-            let modulus = _mm256_set1_epi64x(0x87);
-            core::array::from_fn(|i| {
-                // Both halves shift by the block's number at once, each block by its own; what falls out of the low
-                // half goes to the high one, what falls out of the high half comes back times the modulus.
-                let number = 2 * i as i64;
-                let left = _mm256_set_epi64x(number + 1, number + 1, number, number);
-                let right = _mm256_sub_epi64(_mm256_set1_epi64x(64), left);
-                let out = _mm256_srlv_epi64(tweak, right);
-                let carried = _mm256_xor_si256(_mm256_sllv_epi64(tweak, left), _mm256_slli_si256::<8>(out));
-                Ymm(_mm256_xor_si256(carried, _mm256_clmulepi64_epi128::<0x01>(out, modulus)))
-            })
+            // Both halves shift by the block's number at once, each block by its own; what falls out of the low half
+            // goes to the high one, what falls out of the high half comes back times the modulus.
+            let n = 2 * i as i64;
+            let left = _mm256_set_epi64x(n + 1, n + 1, n, n);
+            let right = _mm256_sub_epi64(_mm256_set1_epi64x(64), left);
+            let out = _mm256_srlv_epi64(first.0, right);
+            let carried = _mm256_xor_si256(_mm256_sllv_epi64(first.0, left), _mm256_slli_si256::<8>(out));
+            Ymm(_mm256_xor_si256(carried, _mm256_clmulepi64_epi128::<0x01>(out, _mm256_set1_epi64x(0x87))))
         }
     }
 

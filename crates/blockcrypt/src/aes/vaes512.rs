@@ -6,7 +6,7 @@ use core::arch::x86_64::*;
 
 use super::Block;
 use super::aesni::Xmm;
-use super::vector::{self, FLIGHT, Vector, entry_points};
+use super::vector::{self, Vector, entry_points};
 use super::x86::RoundKeys;
 
 /// Four blocks.
@@ -37,6 +37,11 @@ impl Vector for Zmm {
         Zmm(unsafe { _mm512_xor_si512(self.0, other.0) })
     }
     #[inline(always)]
+    unsafe fn xor3(self, a: Self, b: Self) -> Self {
+        // SAFETY: the caller has AVX-512 F.
+        Zmm(unsafe { xor3(self.0, a.0, b.0) })
+    }
+    #[inline(always)]
     unsafe fn encrypt_round(self, key: Self) -> Self {
         // SAFETY: the caller has VAES.
         Zmm(unsafe { _mm512_aesenc_epi128(self.0, key.0) })
@@ -58,21 +63,17 @@ impl Vector for Zmm {
     }
 
     #[inline(always)]
-    unsafe fn tweaks(first: *const Block) -> [Self; FLIGHT] {
-        // SAFETY: the caller has AVX-512 F and BW and VPCLMULQDQ; the pointer is of a whole block.
+    unsafe fn tweak(first: Self, i: usize, _before: Self) -> Self {
+        // SAFETY: the caller has AVX-512 F and BW and VPCLMULQDQ.
         unsafe {
-            let tweak = Self::splat(first).0;
-            let modulus = _mm512_set1_epi64(0x87);
-            core::array::from_fn(|i| {
-                // Both halves shift by the block's number at once, each block by its own; what falls out of the low
-                // half goes to the high one, what falls out of the high half comes back times the modulus.
-                let n = 4 * i as i64;
-                let left = _mm512_set_epi64(n + 3, n + 3, n + 2, n + 2, n + 1, n + 1, n, n);
-                let right = _mm512_sub_epi64(_mm512_set1_epi64(64), left);
-                let out = _mm512_srlv_epi64(tweak, right);
-                let back = _mm512_clmulepi64_epi128::<0x01>(out, modulus);
-                Zmm(xor3(_mm512_sllv_epi64(tweak, left), _mm512_bslli_epi128::<8>(out), back))
-            })
+            // Both halves shift by the block's number at once, each block by its own; what falls out of the low half
+            // goes to the high one, what falls out of the high half comes back times the modulus.
+            let n = 4 * i as i64;
+            let left = _mm512_set_epi64(n + 3, n + 3, n + 2, n + 2, n + 1, n + 1, n, n);
+            let right = _mm512_sub_epi64(_mm512_set1_epi64(64), left);
+            let out = _mm512_srlv_epi64(first.0, right);
+            let back = _mm512_clmulepi64_epi128::<0x01>(out, _mm512_set1_epi64(0x87));
+            Zmm(xor3(_mm512_sllv_epi64(first.0, left), _mm512_bslli_epi128::<8>(out), back))
         }
     }
 

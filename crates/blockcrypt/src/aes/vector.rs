@@ -2,6 +2,8 @@
 //! instructions and compiles these for them.
 
 #![allow(unsafe_code)]
+// One index walks several arrays and memory.
+#![allow(clippy::needless_range_loop)]
 
 use super::Block;
 use super::x86::RoundKeys;
@@ -24,12 +26,15 @@ pub(super) trait Vector: Copy {
     /// One block, read into every place.
     unsafe fn splat(from: *const Block) -> Self;
     unsafe fn xor(self, other: Self) -> Self;
+    /// `self ^ a ^ b`.
+    unsafe fn xor3(self, a: Self, b: Self) -> Self;
     unsafe fn encrypt_round(self, key: Self) -> Self;
     unsafe fn encrypt_last_round(self, key: Self) -> Self;
     unsafe fn decrypt_round(self, key: Self) -> Self;
     unsafe fn decrypt_last_round(self, key: Self) -> Self;
-    /// From one tweak `t`, those of [`FLIGHT`] vectors: `t`, `t * x`, `t * x^2`, ... in the order of the blocks.
-    unsafe fn tweaks(first: *const Block) -> [Self; FLIGHT];
+    /// The tweaks of vector `i` of a unit's first flight, `i` below [`FLIGHT`]: the unit's `first` tweak, in every
+    /// place, times x^n for block n. `before` is that of vector `i - 1`, or `first`.
+    unsafe fn tweak(first: Self, i: usize, before: Self) -> Self;
     /// `self * x^(FLIGHT * BLOCKS)`: the same place of the next flight.
     unsafe fn next_flight(self) -> Self;
     /// The blocks one place up, the last of `before` coming in: what CBC adds to `self`.
@@ -120,13 +125,19 @@ unsafe fn cipher<V: Vector, const ENCRYPT: bool, const N: usize>(keys: &RoundKey
     // SAFETY: the caller has the level's instructions; the pointers are of whole blocks.
     unsafe {
         let key = V::splat(first);
-        state.iter_mut().for_each(|v| *v = v.xor(key));
+        for v in &mut *state {
+            *v = v.xor(key);
+        }
         for key in middle {
             let key = V::splat(key);
-            state.iter_mut().for_each(|v| *v = if ENCRYPT { v.encrypt_round(key) } else { v.decrypt_round(key) });
+            for v in &mut *state {
+                *v = if ENCRYPT { v.encrypt_round(key) } else { v.decrypt_round(key) };
+            }
         }
         let key = V::splat(last);
-        state.iter_mut().for_each(|v| *v = if ENCRYPT { v.encrypt_last_round(key) } else { v.decrypt_last_round(key) });
+        for v in &mut *state {
+            *v = if ENCRYPT { v.encrypt_last_round(key) } else { v.decrypt_last_round(key) };
+        }
     }
 }
 
@@ -139,16 +150,22 @@ unsafe fn cipher<V: Vector, const ENCRYPT: bool, const N: usize>(keys: &RoundKey
 unsafe fn step<V: Vector, P: Pass, const N: usize>(keys: &RoundKeys, data: *mut u8, masks: *const u8) {
     // SAFETY: offsets stay below N vectors.
     unsafe {
-        let at = |i: usize| i * V::BLOCKS * 16;
-        let blocks: [V; N] = core::array::from_fn(|i| V::load(data.add(at(i))));
-        let mut state: [V; N] = core::array::from_fn(|i| P::before(blocks[i], V::load(masks.add(at(i)))));
+        let size = V::BLOCKS * 16;
+        let mut blocks = [V::load(data); N];
+        for i in 1..N {
+            blocks[i] = V::load(data.add(i * size));
+        }
+        let mut state = blocks;
+        for i in 0..N {
+            state[i] = P::before(blocks[i], V::load(masks.add(i * size)));
+        }
         if P::ENCRYPT {
             cipher::<V, true, N>(keys, &mut state)
         } else {
             cipher::<V, false, N>(keys, &mut state)
         }
         for i in 0..N {
-            P::after(state[i], blocks[i], V::load(masks.add(at(i)))).store(data.add(at(i)));
+            P::after(state[i], blocks[i], V::load(masks.add(i * size))).store(data.add(i * size));
         }
     }
 }
@@ -189,33 +206,102 @@ pub(super) unsafe fn pass<V: Vector, Narrow: Vector, P: Pass>(
     debug_assert_eq!(done, count);
 }
 
-/// XTS over whole flights of one unit: the tweaks never leave the registers.
+/// Repeats code for each vector of a flight, the index being a constant each time: compilers do not unroll loops of
+/// this length, and then hold the vectors in memory.
+macro_rules! in_flight {
+    ($i:ident => $code:expr) => {
+        in_flight!(@ $i, $code, 0 1 2 3 4 5 6 7)
+    };
+    (@ $i:ident, $code:expr, $($value:literal)*) => {
+        $({
+            const $i: usize = $value;
+            $code
+        })*
+    };
+}
+
+/// The index before `i`, or 0.
+const fn before(i: usize) -> usize {
+    i.saturating_sub(1)
+}
+
+/// XTS over units of whole flights, one for each of `first_tweaks`. The tweaks never leave the registers.
 ///
 /// # Safety
 ///
-/// The level's instructions; `data` good for `flights * FLIGHT * V::BLOCKS` blocks.
+/// The level's instructions; `data` good for `flights * FLIGHT * V::BLOCKS` blocks a tweak.
 #[inline(always)]
-pub(super) unsafe fn xts_unit<V: Vector, const ENCRYPT: bool>(
+pub(super) unsafe fn xts_units<V: Vector, const ENCRYPT: bool>(
     keys: &RoundKeys,
-    tweak: &Block,
+    first_tweaks: &[Block],
     mut data: *mut u8,
     flights: usize,
 ) {
-    // SAFETY: offsets stay below the flights that the caller vouches for.
+    let Some(first) = first_tweaks.first() else { return };
+    // SAFETY: the pointer moves by a flight for each flight of each unit, which the caller vouches for.
     unsafe {
-        let at = |i: usize| i * V::BLOCKS * 16;
-        let mut tweaks = V::tweaks(tweak);
-        for flight in 0..flights {
-            let mut state: [V; FLIGHT] = core::array::from_fn(|i| V::load(data.add(at(i))).xor(tweaks[i]));
-            cipher::<V, ENCRYPT, FLIGHT>(keys, &mut state);
-            for i in 0..FLIGHT {
-                state[i].xor(tweaks[i]).store(data.add(at(i)));
+        let first = V::splat(first);
+        let mut tweaks = [first; FLIGHT];
+        in_flight!(I => tweaks[I] = V::tweak(first, I, tweaks[before(I)]));
+        for unit in 0..first_tweaks.len() {
+            for _ in 1..flights {
+                tweaks = xts_flight::<V, ENCRYPT, false>(keys, data, tweaks, first);
+                data = data.add(FLIGHT * V::BLOCKS * 16);
             }
-            if flight + 1 < flights {
-                tweaks = tweaks.map(|tweak| tweak.next_flight());
-                data = data.add(at(FLIGHT));
+            let next = V::splat(first_tweaks.get(unit + 1).unwrap_or(&first_tweaks[unit]));
+            tweaks = xts_flight::<V, ENCRYPT, true>(keys, data, tweaks, next);
+            data = data.add(FLIGHT * V::BLOCKS * 16);
+        }
+    }
+}
+
+/// One flight of XTS; returns the tweaks of the next one, which is of the same unit or, where this is its `LAST`, of
+/// the unit with the tweak `next_unit`.
+///
+/// # Safety
+///
+/// The level's instructions; `data` good for `FLIGHT * V::BLOCKS` blocks.
+#[inline(always)]
+unsafe fn xts_flight<V: Vector, const ENCRYPT: bool, const LAST: bool>(
+    keys: &RoundKeys,
+    data: *mut u8,
+    tweaks: [V; FLIGHT],
+    next_unit: V,
+) -> [V; FLIGHT] {
+    let keys = if ENCRYPT { keys.encryption() } else { keys.decryption() };
+    let (first, rest) = keys.split_first().expect("round keys");
+    let (last, middle) = rest.split_last().expect("round keys");
+    let (with_tweaks, without) = middle.split_first_chunk::<FLIGHT>().expect("at least nine middle rounds");
+    // SAFETY: offsets stay below a flight.
+    unsafe {
+        let size = V::BLOCKS * 16;
+        let key = V::splat(first);
+        let mut state = tweaks;
+        for i in 0..FLIGHT {
+            state[i] = V::load(data.add(i * size)).xor3(tweaks[i], key);
+        }
+        // One of the next tweaks between two rounds: its instructions fill what the rounds leave free.
+        let mut next = [next_unit; FLIGHT];
+        in_flight!(I => {
+            let key = V::splat(&with_tweaks[I]);
+            for v in &mut state {
+                *v = if ENCRYPT { v.encrypt_round(key) } else { v.decrypt_round(key) };
+            }
+            next[I] = if LAST { V::tweak(next_unit, I, next[before(I)]) } else { tweaks[I].next_flight() };
+        });
+        for key in without {
+            let key = V::splat(key);
+            for v in &mut state {
+                *v = if ENCRYPT { v.encrypt_round(key) } else { v.decrypt_round(key) };
             }
         }
+        let key = V::splat(last);
+        for i in 0..FLIGHT {
+            let key = key.xor(tweaks[i]);
+            let last = if ENCRYPT { state[i].encrypt_last_round(key) } else { state[i].decrypt_last_round(key) };
+            last.store(data.add(i * size));
+        }
+        next
     }
 }
 
@@ -230,19 +316,22 @@ pub(super) unsafe fn cbc_decrypt_unit<V: Vector>(keys: &RoundKeys, iv: &Block, d
     // SAFETY: offsets stay below the flights that the caller vouches for; 16 bytes before a flight that is not the
     // first are the flight before.
     unsafe {
-        let at = |i: usize| i * V::BLOCKS * 16;
+        let size = V::BLOCKS * 16;
         for flight in (0..flights).rev() {
-            let data = data.add(flight * at(FLIGHT));
-            let mut state: [V; FLIGHT] = core::array::from_fn(|i| V::load(data.add(at(i))));
+            let data = data.add(flight * FLIGHT * size);
+            let mut state = [V::load(data); FLIGHT];
+            for i in 1..FLIGHT {
+                state[i] = V::load(data.add(i * size));
+            }
             let first = if flight == 0 { state[0].shift_in(V::splat(iv)) } else { V::load(data.sub(16)) };
             cipher::<V, false, FLIGHT>(keys, &mut state);
             // The chain is read again here rather than kept in registers; nothing has been stored yet.
-            let plain: [V; FLIGHT] = core::array::from_fn(|i| {
-                let chain = if i == 0 { first } else { V::load(data.add(at(i)).sub(16)) };
-                state[i].xor(chain)
-            });
+            state[0] = state[0].xor(first);
+            for i in 1..FLIGHT {
+                state[i] = state[i].xor(V::load(data.add(i * size).sub(16)));
+            }
             for i in 0..FLIGHT {
-                plain[i].store(data.add(at(i)));
+                state[i].store(data.add(i * size));
             }
         }
     }
@@ -266,17 +355,12 @@ macro_rules! entry_points {
         #[target_feature(enable = $features)]
         pub(super) unsafe fn xts_units<const ENCRYPT: bool>(
             keys: &RoundKeys,
-            mut data: *mut u8,
+            data: *mut u8,
             flights: usize,
             tweaks: &[Block],
         ) {
-            for tweak in tweaks {
-                // SAFETY: as this function's; `data` moves with the tweaks.
-                unsafe {
-                    vector::xts_unit::<$vector, ENCRYPT>(keys, tweak, data, flights);
-                    data = data.add(flights * vector::FLIGHT * <$vector>::BLOCKS * 16);
-                }
-            }
+            // SAFETY: as this function's.
+            unsafe { vector::xts_units::<$vector, ENCRYPT>(keys, tweaks, data, flights) }
         }
 
         /// # Safety
