@@ -1,1 +1,58 @@
-//! Read what Linux protects with fs-verity and fscrypt, in user space, on kernel-style workqueues.
+//! Reads what Linux protects with fs-verity and fscrypt, in user space, on kernel-style workqueues.
+//!
+//! A [`Plan`] says where a file's bytes lie and which [`Step`]s they go through; an [`Engine`] reads them, has the steps
+//! run where its [`QueuePolicy`] says, and lends the result to readers:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use postread::{Engine, EngineConfig, Linear, Plan, VerityLayer};
+//! use postread_io::MemorySource;
+//! use postread_verity::{MerkleTreeParams, TreeBuilder, TreeInMemory};
+//!
+//! let data = vec![7; 1_000_000];
+//! let mut builder = TreeBuilder::new(MerkleTreeParams::default(), TreeInMemory::default());
+//! builder.push(&data)?;
+//! let (built, tree) = builder.finish()?;
+//! let tree = tree.into_bytes(&built.geometry).expect("it is this file's tree");
+//!
+//! let linear = |bytes: Vec<u8>| {
+//!     let len = bytes.len() as u64;
+//!     Arc::new(Linear::new(Arc::new(MemorySource::new(bytes)), 0, len))
+//! };
+//! let layer = VerityLayer::new(&built.descriptor())?;
+//! let blocks = layer.hash_blocks(linear(tree), Vec::new());
+//! let plan = layer.protect(Plan::new(linear(data), 1_000_000), blocks)?;
+//!
+//! let engine = Engine::new(EngineConfig::new())?;
+//! let mut buf = [0; 100];
+//! assert_eq!(engine.open(plan).reader().read_at(&mut buf, 999_950)?, 50);
+//! assert_eq!(buf[..50], [7; 50]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod block_on;
+mod engine;
+mod error;
+mod file;
+mod hash_blocks;
+mod histogram;
+mod plan;
+mod policy;
+mod reader;
+mod scan;
+mod stats;
+mod step;
+mod verity_step;
+
+pub use engine::{Engine, EngineConfig};
+pub use error::{EngineError, ReadError};
+pub use file::{Lent, OpenFile, ReadBytes, ReadFuture};
+pub use hash_blocks::HashBlocks;
+pub use histogram::Histogram;
+pub use plan::{BadExtent, ExtentMap, Linear, MappedExtent, Mapping, Piece, PieceAt, Plan};
+pub use policy::QueuePolicy;
+pub use reader::FileReader;
+pub use scan::{BadPart, Scan, ScanTotals};
+pub use stats::EngineStats;
+pub use step::{BioMut, Inputs, Step, VerifiedBlock, VerifiedInputs};
+pub use verity_step::{LayerError, VerityLayer};

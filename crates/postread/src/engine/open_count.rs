@@ -1,0 +1,36 @@
+//! How many bios of a file are in flight, for `close` to wait on.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+#[derive(Debug, Default)]
+pub(crate) struct OpenCount {
+    in_flight: AtomicUsize,
+    lock: Mutex<()>,
+    none_left: Condvar,
+}
+
+impl OpenCount {
+    pub(crate) fn enter(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn leave(&self) {
+        if self.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // The lock orders this before or after the waiter's look at the count, never in between.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.none_left.notify_all();
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn wait_until_none(&self) {
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.in_flight() > 0 {
+            guard = self.none_left.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! An open file: reads by range, as futures or blocking.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use postread_io::{BlockStatus, Buf, Permit, Priority};
+
+use crate::block_on::block_on;
+use crate::engine::flight::{Ended, Flight, Launch, Sink};
+use crate::engine::{EngineInner, OpenCount};
+use crate::error::ReadError;
+use crate::plan::Plan;
+use crate::reader::FileReader;
+use crate::scan::Scan;
+
+/// Most bios that one read keeps in flight.
+const MAX_FLIGHTS: usize = 16;
+
+pub(crate) struct FileInner {
+    pub(crate) engine: Arc<EngineInner>,
+    pub(crate) plan: Arc<Plan>,
+    open: Arc<OpenCount>,
+    closed: AtomicBool,
+}
+
+/// The reader's end of a flight: dropped, it cancels what has not ended.
+pub(crate) struct Handle {
+    flight: Option<Arc<Flight>>,
+    engine: Arc<EngineInner>,
+    /// The logical bytes that it reads.
+    pub(crate) range: Range<u64>,
+}
+
+impl Handle {
+    pub(crate) fn is_done(&self) -> bool {
+        self.flight.as_ref().is_none_or(|f| f.is_done())
+    }
+
+    pub(crate) fn raise(&self) {
+        if let Some(flight) = &self.flight {
+            flight.raise();
+        }
+    }
+
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        let Some(flight) = &self.flight else { return Poll::Pending };
+        if !flight.poll_done(cx.waker()) {
+            return Poll::Pending;
+        }
+        let ended = flight.take();
+        if let Some(flight) = self.flight.take() {
+            self.engine.recycle(flight);
+        }
+        Poll::Ready(ended)
+    }
+
+    /// Waits on this thread.
+    pub(crate) fn wait(mut self) -> Ended {
+        block_on(std::future::poll_fn(|cx| self.poll(cx)))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Some(flight) = self.flight.take() {
+            flight.cancel();
+            self.engine.recycle(flight);
+        }
+    }
+}
+
+impl FileInner {
+    pub(crate) fn len(&self) -> u64 {
+        self.plan.len()
+    }
+
+    fn unit(&self) -> u64 {
+        u64::from(self.plan.unit())
+    }
+
+    /// The bio that begins with the unit of `offset` and reaches for `end`: logical bytes, whole units, cut where a
+    /// multiple of the largest bio lies.
+    pub(crate) fn bio_range(&self, offset: u64, end: u64) -> Range<u64> {
+        let unit = self.unit();
+        let max = (self.engine.config.max_bio as u64).max(unit);
+        let start = offset - offset % unit;
+        let end = end.clamp(offset.saturating_add(1), self.len().max(offset.saturating_add(1)));
+        let limit = (start - start % max).saturating_add(max);
+        let end = end.div_ceil(unit).saturating_mul(unit).min(limit);
+        start..end
+    }
+
+    /// Starts a demand bio that begins with the unit of `offset` and reaches for `end`, if the budget has room for it.
+    pub(crate) fn try_start(self: &Arc<Self>, offset: u64, end: u64, tree_ahead: u64) -> Option<Handle> {
+        let range = self.bio_range(offset, end);
+        let permit = self.engine.budget.demand(range.end - range.start)?;
+        Some(self.launch(range, permit, Priority::Demand, tree_ahead))
+    }
+
+    /// The same, but one block where there is no room for more: that much is always admitted, so every reader gets on.
+    pub(crate) fn start(self: &Arc<Self>, offset: u64, end: u64, tree_ahead: u64) -> Handle {
+        if let Some(handle) = self.try_start(offset, end, tree_ahead) {
+            return handle;
+        }
+        let one = self.bio_range(offset, offset.saturating_add(1));
+        let range = if self.unit() < 4096 { self.bio_range(offset, end.min(offset.saturating_add(4096))) } else { one };
+        let permit = self.engine.budget.always(range.end - range.start);
+        self.launch(range, permit, Priority::Demand, tree_ahead)
+    }
+
+    /// Starts a read-ahead bio, if the budget has room for it.
+    pub(crate) fn start_ahead(self: &Arc<Self>, offset: u64, tree_ahead: u64) -> Option<Handle> {
+        let range = self.bio_range(offset, u64::MAX);
+        let permit = self.engine.budget.read_ahead(range.end - range.start)?;
+        Some(self.launch(range, permit, Priority::ReadAhead, tree_ahead))
+    }
+
+    fn launch(self: &Arc<Self>, range: Range<u64>, permit: Permit, priority: Priority, tree_ahead: u64) -> Handle {
+        let flight = self.engine.launch(Launch {
+            plan: self.plan.clone(),
+            open: self.open.clone(),
+            sink: Sink::Reader,
+            offset: range.start,
+            len: (range.end - range.start) as usize,
+            priority,
+            permit,
+            tree_ahead,
+        });
+        Handle { flight: Some(flight), engine: self.engine.clone(), range }
+    }
+
+    pub(crate) fn check_open(&self, offset: u64) -> Result<(), ReadError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(ReadError { offset, status: BlockStatus::Cancelled });
+        }
+        Ok(())
+    }
+
+    /// What of an ended bio is good from `offset` on, before `end` and the end of the file.
+    pub(crate) fn good_part(&self, ended: Ended, offset: u64, end: u64) -> Result<Lent, ReadError> {
+        let Ended { offset: start, mut buf, statuses } = ended;
+        let from = (offset - start) as usize;
+        let until = buf.len().min(usize::try_from(end.min(self.len()) - start).unwrap_or(usize::MAX));
+        let until = match statuses.first_bad(from..until.max(from + 1)) {
+            None => until,
+            Some(bad) if bad.range.start <= from => {
+                return Err(ReadError { offset, status: bad.status.clone() });
+            }
+            Some(bad) => bad.range.start,
+        };
+        buf.narrow(from, until.saturating_sub(from));
+        Ok(Lent { offset, buf })
+    }
+}
+
+/// Bytes that went through all steps, lent to the reader in the very buffer in which they were checked. The buffer goes
+/// back to the pool when this is dropped.
+pub struct Lent {
+    offset: u64,
+    buf: Buf,
+}
+
+impl Lent {
+    /// Where in the file they begin.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(crate) fn advance(&mut self, n: usize) {
+        let n = n.min(self.buf.len());
+        self.buf.narrow(n, self.buf.len() - n);
+        self.offset += n as u64;
+    }
+
+    pub(crate) fn shorten(&mut self, len: usize) {
+        self.buf.narrow(0, len.min(self.buf.len()));
+    }
+}
+
+impl std::ops::Deref for Lent {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buf
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lent({} bytes at {})", self.buf.len(), self.offset)
+    }
+}
+
+/// The result of a read by range: the good prefix, in one buffer a bio.
+#[derive(Debug, Default)]
+pub struct ReadBytes {
+    parts: Parts,
+    stopped: Option<ReadError>,
+}
+
+#[derive(Debug, Default)]
+enum Parts {
+    #[default]
+    None,
+    One(Lent),
+    Many(Vec<Lent>),
+}
+
+impl ReadBytes {
+    fn push(&mut self, lent: Lent) {
+        self.parts = match std::mem::take(&mut self.parts) {
+            Parts::None => Parts::One(lent),
+            Parts::One(first) => Parts::Many(vec![first, lent]),
+            Parts::Many(mut all) => {
+                all.push(lent);
+                Parts::Many(all)
+            }
+        };
+    }
+
+    /// The buffers in order, one directly behind the other in the file.
+    pub fn parts(&self) -> &[Lent] {
+        match &self.parts {
+            Parts::None => &[],
+            Parts::One(one) => std::slice::from_ref(one),
+            Parts::Many(all) => all,
+        }
+    }
+
+    /// Bytes in all buffers.
+    pub fn len(&self) -> usize {
+        self.parts().iter().map(|p| p.len()).sum()
+    }
+
+    /// True at and behind the end of the file.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A copy in one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.parts().iter().flat_map(|p| p.iter().copied()).collect()
+    }
+
+    /// Why the read stopped before its range was full: none if it is, or the file ended.
+    pub fn stopped(&self) -> Option<&ReadError> {
+        self.stopped.as_ref()
+    }
+}
+
+/// A read by range. It is tied to no runtime; dropping it cancels what is queued and returns at once.
+#[must_use = "a read that is not polled reads nothing"]
+pub struct ReadFuture {
+    file: Arc<FileInner>,
+    at: u64,
+    end: u64,
+    /// Where the next bio to start begins.
+    next: u64,
+    flights: VecDeque<Handle>,
+    bytes: ReadBytes,
+}
+
+impl ReadFuture {
+    fn pump(&mut self) {
+        while self.next < self.end && self.flights.len() < MAX_FLIGHTS {
+            let ahead = if self.end - self.next > self.file.engine.config.max_bio as u64 {
+                self.file.engine.config.tree_read_ahead
+            } else {
+                0
+            };
+            let handle = if self.flights.is_empty() {
+                self.file.start(self.next, self.end, ahead)
+            } else {
+                // A larger read waits for its earlier bios, not for other readers.
+                let Some(handle) = self.file.try_start(self.next, self.end, ahead) else { return };
+                handle
+            };
+            self.next = handle.range.end;
+            self.flights.push_back(handle);
+        }
+    }
+}
+
+impl Future for ReadFuture {
+    type Output = Result<ReadBytes, ReadError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Err(error) = this.file.check_open(this.at) {
+            this.flights.clear();
+            return Poll::Ready(Err(error));
+        }
+        loop {
+            this.pump();
+            let Some(front) = this.flights.front_mut() else {
+                return Poll::Ready(Ok(std::mem::take(&mut this.bytes)));
+            };
+            let Poll::Ready(ended) = front.poll(cx) else { return Poll::Pending };
+            let bio_end = front.range.end;
+            this.flights.pop_front();
+            let part = this.file.good_part(ended, this.at, this.end);
+            let wanted = bio_end.min(this.end);
+            match part {
+                Ok(lent) => {
+                    this.at += lent.len() as u64;
+                    this.bytes.push(lent);
+                    if this.at >= wanted {
+                        continue;
+                    }
+                    // The bio has a bad range behind its good prefix; what it is, a read at that offset will tell.
+                    this.flights.clear();
+                    return Poll::Ready(Ok(std::mem::take(&mut this.bytes)));
+                }
+                Err(error) if this.bytes.is_empty() => return Poll::Ready(Err(error)),
+                Err(error) => {
+                    this.flights.clear();
+                    this.bytes.stopped = Some(error);
+                    return Poll::Ready(Ok(std::mem::take(&mut this.bytes)));
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for ReadFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadFuture").field("at", &self.at).field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+/// An open file. Clones share it.
+#[derive(Clone)]
+pub struct OpenFile(Arc<FileInner>);
+
+impl OpenFile {
+    pub(crate) fn from_inner(inner: Arc<FileInner>) -> Self {
+        Self(inner)
+    }
+
+    pub(crate) fn new(engine: Arc<EngineInner>, plan: Plan) -> Self {
+        let (plan, open) = (Arc::new(plan), Arc::new(OpenCount::default()));
+        Self(Arc::new(FileInner { engine, plan, open, closed: AtomicBool::new(false) }))
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// True for a file of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A reader with a read-ahead of its own.
+    pub fn reader(&self) -> FileReader {
+        FileReader::new(self.0.clone())
+    }
+
+    /// Reads at most `len` bytes at `offset`: fewer at the end of the file, or where a block is bad behind a good
+    /// prefix.
+    ///
+    /// The future gives an error where the very first block is bad: with its offset and status.
+    pub fn read(&self, offset: u64, len: u64) -> ReadFuture {
+        let end = offset.saturating_add(len).min(self.len());
+        let bytes = ReadBytes::default();
+        ReadFuture { file: self.0.clone(), at: offset, end, next: offset, flights: VecDeque::new(), bytes }
+    }
+
+    /// Reads all of `range` and tells every bad part of it, going on behind each.
+    pub fn scan(&self, range: Range<u64>) -> Scan {
+        Scan::new(self.0.clone(), range)
+    }
+
+    /// Refuses further reads and waits until no bio of this file is in flight.
+    pub fn close(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.open.wait_until_none();
+    }
+
+    /// Bios in flight now, those of hash blocks included.
+    pub fn in_flight(&self) -> usize {
+        self.0.open.in_flight()
+    }
+}
+
+impl fmt::Debug for OpenFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenFile").field("plan", &self.0.plan).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,282 @@
+//! The hash blocks of one tree: a plan of their own, a bounded cache of checked ones, and those in flight.
+//!
+//! Only blocks that were checked enter the cache, each as an immutable value that holds the very bytes that were hashed;
+//! evicting it drops both together. A block that fails is not remembered: the next read asks the source again. Looking a
+//! block up takes no lock.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use postread_io::{BlockStatus, Buf, Priority, Statuses};
+
+use crate::engine::flight::{Flight, Launch, Sink};
+use crate::engine::{EngineInner, OpenCount};
+use crate::plan::{Mapping, Plan};
+use crate::step::{Step, VerifiedBlock};
+
+const WAYS: usize = 4;
+/// Most hash blocks in one bio.
+const MAX_RUN: u64 = 32;
+
+struct Set {
+    ways: [ArcSwapOption<VerifiedBlock>; WAYS],
+    used: [AtomicBool; WAYS],
+    hand: AtomicUsize,
+}
+
+impl Set {
+    fn new() -> Self {
+        Self {
+            ways: [const { ArcSwapOption::const_empty() }; WAYS],
+            used: [const { AtomicBool::new(false) }; WAYS],
+            hand: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// Who waits for a hash block: a slot among the inputs of a bio in flight.
+pub(crate) struct Waiter {
+    pub(crate) flight: Arc<Flight>,
+    pub(crate) slot: u32,
+}
+
+/// A hash block and the slot that waits for it.
+pub(crate) type WantedBlock = (u64, u32);
+
+/// The hash blocks of one tree, for the steps that need them.
+pub struct HashBlocks {
+    plan: Arc<Plan>,
+    block_size: u32,
+    blocks: u64,
+    /// The ranges of blocks that one bio may cover: a level each, so that no bio waits for itself.
+    levels: Vec<Range<u64>>,
+    sets: Vec<Set>,
+    in_flight: Mutex<HashMap<u64, Vec<Waiter>>>,
+    misses: AtomicU64,
+}
+
+impl HashBlocks {
+    /// The hash blocks of a tree that lies where `map` says. `before` are the steps that a tree block goes through
+    /// first (the tree of an encrypted file is encrypted); `check` is the step that checks tree blocks against their
+    /// parents, whose inputs are hash blocks of this same tree. `levels` are the levels' ranges of blocks, in any
+    /// order, from 0 to the number of blocks. At most `cache_bytes` of checked blocks are kept (0: none).
+    pub fn new(
+        map: Arc<dyn Mapping>,
+        before: Vec<Arc<dyn Step>>,
+        check: Arc<dyn Step>,
+        levels: Vec<Range<u64>>,
+        cache_bytes: usize,
+    ) -> Arc<Self> {
+        let block_size = check.block_size();
+        let blocks = levels.iter().map(|l| l.end).max().unwrap_or(0);
+        let mut plan = Plan::new(map, blocks.saturating_mul(u64::from(block_size)));
+        for step in before {
+            plan = plan.step(step);
+        }
+        plan = plan.own_step(check);
+        let wanted = (cache_bytes / block_size.max(1) as usize).min(usize::try_from(blocks).unwrap_or(usize::MAX));
+        let sets = if wanted == 0 { 0 } else { wanted.div_ceil(WAYS).next_power_of_two() };
+        Arc::new(Self {
+            plan: Arc::new(plan),
+            block_size,
+            blocks,
+            levels,
+            sets: (0..sets).map(|_| Set::new()).collect(),
+            in_flight: Mutex::new(HashMap::new()),
+            misses: AtomicU64::new(0),
+        })
+    }
+
+    /// The number of hash blocks.
+    pub fn len(&self) -> u64 {
+        self.blocks
+    }
+
+    /// True for the tree of a file of one block or none.
+    pub fn is_empty(&self) -> bool {
+        self.blocks == 0
+    }
+
+    /// The size of a hash block, in bytes.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// How many hash blocks had to be read because they were not in the cache.
+    pub fn misses(&self) -> u64 {
+        self.misses.load(Ordering::Relaxed)
+    }
+
+    /// Drops every checked block from the cache, as an eviction does. Bios in flight keep theirs.
+    pub fn evict_all(&self) {
+        for way in self.sets.iter().flat_map(|s| &s.ways) {
+            way.store(None);
+        }
+    }
+
+    fn set_of(&self, index: u64) -> Option<&Set> {
+        let mask = self.sets.len().checked_sub(1)?;
+        self.sets.get((index as usize) & mask)
+    }
+
+    /// A checked block, if it is in the cache.
+    pub(crate) fn cached(&self, index: u64) -> Option<Arc<VerifiedBlock>> {
+        let set = self.set_of(index)?;
+        set.ways.iter().zip(&set.used).find_map(|(way, used)| {
+            let block = way.load();
+            if block.as_ref().is_none_or(|b| b.index != index) {
+                return None;
+            }
+            if !used.load(Ordering::Relaxed) {
+                used.store(true, Ordering::Relaxed);
+            }
+            arc_swap::Guard::into_inner(block)
+        })
+    }
+
+    /// Puts a checked block in the place of one that was not used for the longest round.
+    fn insert(&self, block: &Arc<VerifiedBlock>) {
+        let Some(set) = self.set_of(block.index) else { return };
+        let empty = set.ways.iter().position(|way| way.load().as_ref().is_none_or(|b| b.index == block.index));
+        let victim = empty.unwrap_or_else(|| {
+            for _ in 0..WAYS {
+                let at = set.hand.fetch_add(1, Ordering::Relaxed) % WAYS;
+                if !set.used[at].swap(false, Ordering::Relaxed) {
+                    return at;
+                }
+            }
+            set.hand.load(Ordering::Relaxed) % WAYS
+        });
+        set.ways[victim].store(Some(block.clone()));
+    }
+
+    /// Has the blocks of `wanted` (each with the slot that waits for it) read and checked. Those that turned up in the
+    /// meantime are given to their slots at once. `ahead` more blocks may be read behind the last.
+    pub(crate) fn request(
+        self: &Arc<Self>,
+        engine: &Arc<EngineInner>,
+        open: &Arc<OpenCount>,
+        flight: &Arc<Flight>,
+        wanted: &[WantedBlock],
+        ahead: u64,
+    ) {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let mut there = Vec::new();
+        {
+            let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+            for &(index, slot) in wanted {
+                let waiter = Waiter { flight: flight.clone(), slot };
+                if let Some(waiters) = in_flight.get_mut(&index) {
+                    waiters.push(waiter);
+                } else if let Some(block) = self.cached(index) {
+                    there.push((waiter, block));
+                } else {
+                    in_flight.insert(index, vec![waiter]);
+                    self.add_to_runs(&mut runs, index);
+                }
+            }
+            if let Some(last) = runs.last_mut() {
+                let level_end = self.levels.iter().find(|l| l.contains(&last.start)).map_or(last.end, |l| l.end);
+                let until = last.end.saturating_add(ahead).min(level_end).min(last.start + MAX_RUN);
+                while last.end < until && !in_flight.contains_key(&last.end) && self.cached(last.end).is_none() {
+                    in_flight.insert(last.end, Vec::new());
+                    last.end += 1;
+                }
+            }
+        }
+        self.misses.fetch_add(runs.iter().map(|r| r.end - r.start).sum(), Ordering::Relaxed);
+        for run in runs {
+            let block_size = u64::from(self.block_size);
+            let bytes = (run.end - run.start) * block_size;
+            let launch = Launch {
+                plan: self.plan.clone(),
+                open: open.clone(),
+                sink: Sink::Tree(self.clone()),
+                offset: run.start * block_size,
+                len: bytes as usize,
+                priority: Priority::Demand,
+                // A demand bio's inputs are always admitted.
+                permit: engine.budget.always(bytes),
+                tree_ahead: 0,
+            };
+            engine.launch(launch);
+        }
+        for (waiter, block) in there {
+            waiter.flight.input_arrived(waiter.slot, Ok(block), 0, 0);
+        }
+    }
+
+    fn add_to_runs(&self, runs: &mut Vec<Range<u64>>, index: u64) {
+        if let Some(last) = runs.last_mut()
+            && last.end == index
+            && last.end - last.start < MAX_RUN
+            && self.levels.iter().any(|l| l.contains(&last.start) && l.contains(&index))
+        {
+            last.end += 1;
+        } else {
+            runs.push(index..index + 1);
+        }
+    }
+
+    /// A bio of hash blocks has ended: what is good enters the cache, and who waited is told.
+    pub(crate) fn ended(&self, first: u64, buf: Buf, statuses: &Statuses, arrived_ns: u64, cpu_ns: u64) {
+        let size = self.block_size as usize;
+        let count = buf.len() / size;
+        // A lone block keeps the buffer that was checked; of several, each gets a copy of its own, so that evicting one
+        // frees it whatever becomes of the others.
+        let (whole, several) = if count == 1 { (Some(buf), None) } else { (None, Some(buf)) };
+        let mut whole = whole;
+        let results: Vec<_> = (0..count)
+            .map(|n| {
+                let range = n * size..(n + 1) * size;
+                let index = first + n as u64;
+                if let Some(bad) = statuses.first_bad(range.clone()) {
+                    return Err(self.as_input_status(index, &bad.status));
+                }
+                let mut bytes = whole.take().unwrap_or_else(|| Buf::new(size));
+                bytes.uncharge();
+                if let Some(several) = &several {
+                    bytes.copy_from_slice(&several[range]);
+                }
+                Ok(Arc::new(VerifiedBlock { index, bytes }))
+            })
+            .collect();
+        // Into the cache before they leave the table: whoever finds neither would read them again.
+        results.iter().flatten().for_each(|block| self.insert(block));
+        let mut told = Vec::with_capacity(count);
+        {
+            let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+            for (n, value) in results.into_iter().enumerate() {
+                let waiters = in_flight.remove(&(first + n as u64)).unwrap_or_default();
+                told.extend(waiters.into_iter().map(|w| (w, value.clone())));
+            }
+        }
+        for (waiter, value) in told {
+            waiter.flight.input_arrived(waiter.slot, value, arrived_ns, cpu_ns);
+        }
+    }
+
+    fn as_input_status(&self, index: u64, status: &BlockStatus) -> BlockStatus {
+        match status {
+            BlockStatus::Corrupt(_) | BlockStatus::Input { .. } | BlockStatus::MissingKey { .. } => status.clone(),
+            other => BlockStatus::Input {
+                position: index.saturating_mul(u64::from(self.block_size)),
+                cause: Box::new(other.clone()),
+            },
+        }
+    }
+}
+
+impl fmt::Debug for HashBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashBlocks")
+            .field("blocks", &self.blocks)
+            .field("block_size", &self.block_size)
+            .field("cache_blocks", &(self.sets.len() * WAYS))
+            .finish_non_exhaustive()
+    }
+}

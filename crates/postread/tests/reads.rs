@@ -1,0 +1,118 @@
+//! Good files read back as they are, under every policy, in every shape of read.
+
+mod common;
+
+use std::io::Write;
+use std::sync::Arc;
+
+use common::{Protected, engine, policies, read_all, watchdog};
+use postread::{Engine, EngineConfig, QueuePolicy};
+use postread_io::{Budget, Placement, PreadConfig, PreadOptions, PreadPool};
+use postread_verity::{HashAlg, MerkleTreeParams};
+
+#[test]
+fn every_policy_and_size() {
+    for policy in policies() {
+        watchdog(&policy.to_string(), move || {
+            let engine = engine(policy);
+            for len in [0, 1, 4095, 4096, 4097, 128 * 4096, 128 * 4096 + 1, 3_000_001] {
+                let p = Protected::of_len(len);
+                let file = p.open(&engine);
+                assert!(read_all(&file).expect("good") == p.data, "{policy} {len}");
+                assert_eq!(file.scan(0..u64::MAX).count(), 0);
+                file.close();
+                assert_eq!(file.in_flight(), 0);
+            }
+        });
+    }
+}
+
+#[test]
+fn every_shape_of_tree() {
+    watchdog("shapes", || {
+        let engine = engine(QueuePolicy::UNBOUND);
+        for alg in [HashAlg::Sha256, HashAlg::Sha512] {
+            for block_size in [512, 1024, 4096, 65536] {
+                for salt in [&b""[..], b"0123456789abcdef0123456789abcdef"] {
+                    for len in [1, block_size - 1, block_size * 9, 700_001] {
+                        let params = MerkleTreeParams::new(alg, block_size as u32, salt).expect("sound");
+                        let p = Protected::new(common::pattern(len, 5), params);
+                        let file = p.open(&engine);
+                        assert!(read_all(&file).expect("good") == p.data, "{alg} {block_size} {len}");
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_real_file_over_the_pread_pool() {
+    for policy in [QueuePolicy::Inline, QueuePolicy::BOUND, QueuePolicy::UNBOUND] {
+        watchdog("pread", move || {
+            let p = Protected::of_len(5_000_003);
+            let file = |bytes: &[u8]| {
+                let mut file = tempfile::tempfile().expect("temporary file");
+                file.write_all(bytes).expect("written");
+                file
+            };
+            let pool = PreadPool::new(PreadConfig::new().threads(2)).expect("pool");
+            for inline_resident in [false, true] {
+                let mut options = PreadOptions::default();
+                options.placement = Placement::RoundRobin;
+                options.inline_resident = inline_resident;
+                let engine = engine(policy);
+                let data = Arc::new(pool.file(file(&p.data), options));
+                let open = p.open_over(&engine, data, Arc::new(pool.file(file(&p.tree), options)));
+                assert!(read_all(&open).expect("good") == p.data);
+                let stats = engine.stats();
+                assert!(stats.data_blocks_verified >= 5_000_003_u64.div_ceil(4096), "{stats:?}");
+                assert!(stats.tree_blocks_verified >= 11, "{stats:?}");
+                assert_eq!(stats.queue_latency.count(), stats.items_queued);
+                assert_eq!(stats.items_queued > 0, policy != QueuePolicy::Inline);
+                assert!(stats.completions.iter().sum::<u64>() >= stats.bios + stats.hash_bios);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_tiny_budget_slows_and_does_not_stop() {
+    watchdog("budget", || {
+        let budget = Budget::new(1);
+        let config = EngineConfig::new().policy(QueuePolicy::UNBOUND).budget(budget.clone());
+        let engine = Engine::new(config).expect("engine");
+        let p = Protected::of_len(2_000_000);
+        let file = p.open(&engine);
+        assert!(read_all(&file).expect("good") == p.data);
+        drop(file);
+        assert!(budget.peak() <= 64 * 4096, "{}", budget.peak());
+        assert_eq!(budget.used(), 0);
+    });
+}
+
+#[test]
+fn lent_buffers_and_random_reads() {
+    let p = Protected::of_len(1_500_000);
+    for policy in policies() {
+        let engine = engine(policy);
+        let file = p.open(&engine);
+        let reader = file.reader();
+        let mut at = 0;
+        while let Some(lent) = reader.lend(at, 1 << 20).expect("good") {
+            assert_eq!(lent.offset(), at);
+            assert!(*lent == p.data[at as usize..][..lent.len()]);
+            at += lent.len() as u64;
+        }
+        assert_eq!(at, 1_500_000);
+        let mut buf = [0; 5000];
+        for turn in 0..300_u64 {
+            let at = turn.wrapping_mul(0x9e37_79b9) % 1_500_000;
+            let n = reader.read_at(&mut buf, at).expect("good");
+            assert_eq!(n, 5000.min(1_500_000 - at as usize));
+            assert!(buf[..n] == p.data[at as usize..][..n]);
+        }
+        assert_eq!(reader.read_at(&mut buf, 1_500_000).expect("the end"), 0);
+        assert_eq!(reader.read_at(&mut buf, u64::MAX).expect("behind the end"), 0);
+    }
+}
