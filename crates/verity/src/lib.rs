@@ -20,10 +20,13 @@
 //! ```
 
 mod builder;
+pub mod ddrescue;
 mod descriptor;
 mod digest;
 mod geometry;
+pub mod list;
 mod params;
+pub mod signature;
 mod sink;
 mod verify;
 

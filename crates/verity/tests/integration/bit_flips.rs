@@ -116,12 +116,12 @@ proptest! {
         let wanted = if in_tree && !tree.is_empty() {
             let bit = at.index(tree.len() * 8);
             flip(&mut tree, bit);
-            let (level, index) = built.geometry.level_of((bit / 8 >> log) as u64).unwrap();
+            let (level, index) = built.geometry.level_of(((bit / 8) >> log) as u64).unwrap();
             BlockId::Hash { level, index }
         } else {
             let bit = at.index(data.len() * 8);
             flip(&mut data, bit);
-            BlockId::Data { index: (bit / 8 >> log) as u64 }
+            BlockId::Data { index: ((bit / 8) >> log) as u64 }
         };
         let bad = verify_all(&verifier, &data, &tree);
         prop_assert_eq!(bad.len(), 1);

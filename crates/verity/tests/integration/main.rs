@@ -5,4 +5,6 @@ mod bit_flips;
 mod chunking;
 mod common;
 mod corruption;
+mod ddrescue;
+mod signatures;
 mod vectors;
