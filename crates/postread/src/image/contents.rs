@@ -1,0 +1,130 @@
+//! A file's contents: where they lie, and what they are encrypted with.
+
+use std::sync::Arc;
+
+use postread_fscrypt::{Context, ContentsKey};
+use postread_fsimage::ext4::{ExtentKind, FileType, Inode};
+use postread_io::MemorySource;
+
+use super::{DecryptStep, Image, ImageError};
+use crate::plan::{ExtentMap, Linear, MappedExtent, Mapping, Piece, Plan};
+
+/// A regular file's contents, with its key where it is encrypted.
+#[derive(Clone, Debug)]
+pub struct Contents {
+    pub(super) ino: u32,
+    pub(super) len: u64,
+    pub(super) map: Arc<dyn MappingDebug>,
+    pub(super) key: Option<Arc<ContentsKey>>,
+    /// The end of the last extent, beyond the file's end where there is fs-verity metadata.
+    pub(super) mapped_end: u64,
+}
+
+/// A mapping that can be printed.
+pub trait MappingDebug: Mapping + std::fmt::Debug {}
+impl<T: Mapping + std::fmt::Debug> MappingDebug for T {}
+
+/// A mapping that begins later in another one.
+#[derive(Debug)]
+struct Shifted {
+    map: Arc<dyn MappingDebug>,
+    by: u64,
+}
+
+impl Mapping for Shifted {
+    fn piece(&self, offset: u64, len: u64) -> Piece<'_> {
+        self.map.piece(self.by.saturating_add(offset), len)
+    }
+}
+
+impl Image {
+    /// A regular file's contents, with the key that they need.
+    pub fn contents(&self, file: &Inode) -> Result<Contents, ImageError> {
+        let key = match self.context(file)? {
+            Some(context) => Some(Arc::new(self.contents_key(file, &context)?)),
+            None => None,
+        };
+        self.contents_with(file, key)
+    }
+
+    /// A regular file's contents as they lie on disk: ciphertext, where they are encrypted.
+    pub fn ciphertext(&self, file: &Inode) -> Result<Contents, ImageError> {
+        self.contents_with(file, None)
+    }
+
+    fn contents_with(&self, file: &Inode, key: Option<Arc<ContentsKey>>) -> Result<Contents, ImageError> {
+        let ino = file.ino;
+        if file.file_type != FileType::Regular {
+            return Err(ImageError::WrongKind { ino, wanted: "regular file" });
+        }
+        if let Some(data) = self.fs().inline_data(file)? {
+            let len = data.len() as u64;
+            let map = Arc::new(Linear::new(Arc::new(MemorySource::new(data)), 0, len));
+            return Ok(Contents { ino, len: file.size, map, key, mapped_end: 0 });
+        }
+        let mut extents = Vec::new();
+        let mut mapped_end = 0;
+        for extent in self.fs().extents_from(file, 0) {
+            let extent = extent?;
+            if extent.kind != ExtentKind::Hole {
+                mapped_end = extent.end();
+            }
+            if extent.kind == ExtentKind::Written {
+                let physical = extent.physical.saturating_add(self.start);
+                extents.push(MappedExtent { logical: extent.logical, len: extent.len, physical });
+            }
+        }
+        let map = ExtentMap::new(self.data.clone(), extents)
+            .map_err(|_| ImageError::WrongKind { ino, wanted: "file whose extents are apart" })?;
+        Ok(Contents { ino, len: file.size, map: Arc::new(map), key, mapped_end })
+    }
+
+    fn contents_key(&self, file: &Inode, context: &Context) -> Result<ContentsKey, ImageError> {
+        let ino = file.ino;
+        let master = self.master_key(context).map_err(|missing| ImageError::MissingKey { ino, missing })?;
+        ContentsKey::derive(master, context, &self.facts(file)).map_err(|error| ImageError::Key { ino, error })
+    }
+}
+
+impl Contents {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True for an empty file.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether reading decrypts.
+    pub fn is_encrypted(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// The plan for reading it, without verification.
+    pub fn plan(&self) -> Plan {
+        self.part(0, self.len)
+    }
+
+    /// Where the file's bytes from `start` on lie: `start` is a multiple of the file system's block size.
+    pub(super) fn map_from(&self, start: u64) -> Arc<dyn Mapping> {
+        Arc::new(Shifted { map: self.map.clone(), by: start })
+    }
+
+    /// The steps that bytes from `start` on go through before anything is checked.
+    pub(super) fn steps_from(&self, start: u64) -> Option<DecryptStep> {
+        let key = self.key.clone()?;
+        let first_unit = start / key.data_unit_size() as u64;
+        Some(DecryptStep::new(key, first_unit))
+    }
+
+    /// The plan for `len` bytes from `start`, which may lie beyond the file's end.
+    pub(super) fn part(&self, start: u64, len: u64) -> Plan {
+        let plan = Plan::new(self.map_from(start), len);
+        match self.steps_from(start) {
+            Some(step) => plan.step(Arc::new(step)),
+            None => plan,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What can go wrong within an image.
+
+use std::fmt;
+
+use postread_fscrypt::{ContextError, DataError, KeyError, MissingKey};
+use postread_fsimage::ext4;
+use postread_verity::{DescriptorError, FileDigest, GeometryError};
+
+use crate::EngineError;
+
+/// Why a part of an image could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// The file system, or the source beneath it.
+    #[error(transparent)]
+    Ext4(#[from] ext4::Error),
+    /// An inode is encrypted, and no key at hand is its own.
+    #[error("inode {ino}: {missing}")]
+    MissingKey {
+        /// The inode.
+        ino: u32,
+        /// The key wanted and the keys given.
+        missing: MissingKey,
+    },
+    /// The key at hand can't be used with the inode's policy.
+    #[error("inode {ino}: {error}")]
+    Key {
+        /// The inode.
+        ino: u32,
+        /// Why.
+        error: KeyError,
+    },
+    /// The inode's encryption context is one that Linux would refuse.
+    #[error("inode {ino}: {error}")]
+    Context {
+        /// The inode.
+        ino: u32,
+        /// Why.
+        error: ContextError,
+    },
+    /// The inode is marked as encrypted and has no context.
+    #[error("inode {ino} is marked as encrypted and has no encryption context")]
+    NoContext {
+        /// The inode.
+        ino: u32,
+    },
+    /// A name, a link target or contents that can't be ciphertext.
+    #[error("inode {ino}: {error}")]
+    Data {
+        /// The inode: the directory of a name.
+        ino: u32,
+        /// Why.
+        error: DataError,
+    },
+    /// The inode's policy is not the one that its directory's inherit.
+    #[error("inode {ino}: its encryption policy is not that of its directory, inode {dir}")]
+    PolicyMismatch {
+        /// The inode.
+        ino: u32,
+        /// The directory.
+        dir: u32,
+    },
+    /// The fs-verity descriptor of a file.
+    #[error("inode {ino}: {error}")]
+    Descriptor {
+        /// The inode.
+        ino: u32,
+        /// Why.
+        error: DescriptorError,
+    },
+    /// The descriptor's tree is larger than fs-verity allows, or than the room that is there.
+    #[error("inode {ino}: {error}")]
+    Tree {
+        /// The inode.
+        ino: u32,
+        /// Why.
+        error: TreeError,
+    },
+    /// The file has another digest than the caller trusts.
+    #[error("inode {ino}: its fs-verity digest is {found}, wanted {wanted}")]
+    Digest {
+        /// The inode.
+        ino: u32,
+        /// The trusted digest.
+        wanted: FileDigest,
+        /// The one that its descriptor has.
+        found: FileDigest,
+    },
+    /// The path leads nowhere.
+    #[error("no such file: {}", path.escape_ascii())]
+    NotFound {
+        /// The path up to the missing name.
+        path: Vec<u8>,
+    },
+    /// A path goes through what is no directory, or names what is no regular file.
+    #[error("inode {ino} is no {wanted}")]
+    WrongKind {
+        /// The inode.
+        ino: u32,
+        /// What it would have to be.
+        wanted: &'static str,
+    },
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// What is wrong with a file's Merkle tree as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TreeError {
+    /// No such tree can be.
+    Geometry(GeometryError),
+    /// The descriptor begins before the tree can have ended.
+    Room {
+        /// Bytes of the tree.
+        wanted: u64,
+        /// Bytes up to the descriptor.
+        found: u64,
+    },
+}
+
+impl fmt::Display for TreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TreeError::Geometry(error) => error.fmt(f),
+            TreeError::Room { wanted, found } => {
+                write!(f, "the Merkle tree has {wanted} bytes, and there are {found} before the descriptor")
+            }
+        }
+    }
+}
+
+/// What a failure is, for exit codes and summaries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ImageErrorKind {
+    /// A key is missing or unusable.
+    Key,
+    /// The image contradicts its format.
+    Malformed,
+    /// A digest or checksum did not match.
+    Corrupt,
+    /// Reading failed.
+    Io,
+    /// The caller asked for what is not there.
+    NotFound,
+}
+
+impl ImageError {
+    /// What it is.
+    pub fn kind(&self) -> ImageErrorKind {
+        match self {
+            ImageError::MissingKey { .. } | ImageError::Key { .. } => ImageErrorKind::Key,
+            ImageError::Ext4(ext4::Error::Io { source, .. }) if source.kind() != std::io::ErrorKind::UnexpectedEof => {
+                ImageErrorKind::Io
+            }
+            ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.is_checksum() => ImageErrorKind::Corrupt,
+            ImageError::Digest { .. } => ImageErrorKind::Corrupt,
+            ImageError::NotFound { .. } | ImageError::WrongKind { .. } => ImageErrorKind::NotFound,
+            ImageError::Engine(_) => ImageErrorKind::Io,
+            _ => ImageErrorKind::Malformed,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! ext4 images whose files may be encrypted and verified: names and links as Linux shows them, contents as a plan.
+//!
+//! An [`Image`] is a file system and the master keys at hand. Metadata is read through a [`ReadAt`]; contents go
+//! through the engine, one read, one buffer and one work item for decryption and verification together.
+
+mod contents;
+mod decrypt_step;
+mod error;
+mod names;
+mod verity;
+mod walk;
+
+pub use contents::Contents;
+pub use decrypt_step::DecryptStep;
+pub use error::{ImageError, ImageErrorKind, TreeError};
+pub use names::{Entry, LinkTarget, Names};
+pub use verity::Verity;
+pub use walk::{ImageVisit, ImageWalk};
+
+use std::sync::Arc;
+
+use postread_fscrypt::{Context, InodeFacts, Keyring, MasterKey, MissingKey};
+use postread_fsimage::ext4::{Ext4, Inode, Options};
+use postread_io::{ReadAt, ReadAtSource, Source};
+
+/// An ext4 image and the keys at hand. Cloning is cheap.
+#[derive(Clone)]
+pub struct Image {
+    fs: Ext4,
+    keys: Arc<Keyring>,
+    /// Where contents are read from, and the byte there at which the file system starts.
+    data: Arc<dyn Source>,
+    start: u64,
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Image").field("fs", &self.fs).field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+impl Image {
+    /// Opens the file system at byte 0 of `metadata`, which is byte `start` of `data`: the same bytes, once for the
+    /// parsers and once for the engine.
+    ///
+    /// Where a journal had to be replayed, contents are read through the replayed device instead of `data`.
+    pub fn open(
+        metadata: Arc<dyn ReadAt>,
+        data: Arc<dyn Source>,
+        start: u64,
+        keys: Keyring,
+        options: Options,
+    ) -> Result<Image, ImageError> {
+        let fs = Ext4::load_with(metadata, options)?;
+        let (data, start): (Arc<dyn Source>, u64) = match fs.replay() {
+            Some(_) => (Arc::new(ReadAtSource::new(fs.device().clone())), 0),
+            None => (data, start),
+        };
+        Ok(Image { fs, keys: Arc::new(keys), data, start })
+    }
+
+    /// The file system.
+    pub fn fs(&self) -> &Ext4 {
+        &self.fs
+    }
+
+    /// The keys at hand.
+    pub fn keys(&self) -> &Keyring {
+        &self.keys
+    }
+
+    /// The encryption context of an inode that is encrypted.
+    pub fn context(&self, inode: &Inode) -> Result<Option<Context>, ImageError> {
+        let ino = inode.ino;
+        if !inode.is_encrypted() {
+            return Ok(None);
+        }
+        let bytes = self.fs.fscrypt_context(inode)?.ok_or(ImageError::NoContext { ino })?;
+        Context::parse(&bytes).map(Some).map_err(|error| ImageError::Context { ino, error })
+    }
+
+    /// The inode at `path`, whose names are as [`Image::read_dir`] shows them; symbolic links are not followed.
+    pub fn resolve(&self, path: &[u8]) -> Result<Inode, ImageError> {
+        let mut inode = self.fs.root()?;
+        let mut so_far = Vec::new();
+        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+            if !inode.is_dir() {
+                return Err(ImageError::WrongKind { ino: inode.ino, wanted: "directory" });
+            }
+            so_far.push(b'/');
+            so_far.extend_from_slice(name);
+            let entry = self.lookup(&inode, name)?.ok_or_else(|| ImageError::NotFound { path: so_far.clone() })?;
+            inode = self.fs.inode(entry.ino)?;
+        }
+        Ok(inode)
+    }
+
+    /// The master key that a context names.
+    pub(crate) fn master_key(&self, context: &Context) -> Result<&MasterKey, MissingKey> {
+        self.keys.find(&context.policy)
+    }
+
+    pub(crate) fn facts(&self, inode: &Inode) -> InodeFacts {
+        let superblock = self.fs.superblock();
+        InodeFacts { ino: inode.ino.into(), fs_uuid: superblock.uuid, block_size: superblock.block_size as usize }
+    }
+}

@@ -1,0 +1,158 @@
+//! Names as Linux shows them: plain, decrypted, or without the key.
+
+use postread_fscrypt::{Context, MissingKey, NameKey, NoKeyName, no_key_name, symlink_ciphertext};
+use postread_fsimage::ext4::{DirEntry, FileType, Inode, NameHash};
+
+use super::{Image, ImageError};
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name as Linux shows it.
+    pub name: Vec<u8>,
+    /// Whether `name` is a no-key name: what Linux shows where the key is missing.
+    pub no_key: bool,
+    /// The name as it lies on disk.
+    pub raw_name: Vec<u8>,
+    /// The inode's number.
+    pub ino: u32,
+    /// What the entry says that it is, where it says anything.
+    pub file_type: Option<FileType>,
+}
+
+/// A symbolic link's target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkTarget {
+    /// The target as Linux shows it.
+    pub target: Vec<u8>,
+    /// Whether it is the no-key form of an encrypted target.
+    pub no_key: bool,
+}
+
+/// How the names of one directory are shown.
+#[derive(Debug)]
+pub enum Names {
+    /// They are not encrypted.
+    Plain,
+    /// They are decrypted.
+    Decrypted(Box<NameKey>),
+    /// The key is missing.
+    NoKey {
+        /// What is hashed into no-key names.
+        hash: NameHash,
+        /// The key wanted and the keys given.
+        missing: MissingKey,
+    },
+}
+
+impl Image {
+    /// How the names of a directory are shown, with the keys at hand.
+    pub fn names(&self, dir: &Inode) -> Result<Names, ImageError> {
+        let Some(context) = self.context(dir)? else { return Ok(Names::Plain) };
+        match self.master_key(&context) {
+            Ok(master) => Ok(Names::Decrypted(Box::new(self.name_key(dir, &context, master)?))),
+            Err(missing) => Ok(Names::NoKey { hash: self.fs().name_hash(dir)?, missing }),
+        }
+    }
+
+    /// The entries of a directory, without `.` and `..`, in the order they lie on disk. An error concerns one entry or
+    /// one block; the next call goes on behind it.
+    pub fn read_dir(&self, dir: &Inode) -> Result<impl Iterator<Item = Result<Entry, ImageError>> + use<>, ImageError> {
+        let names = self.names(dir)?;
+        let ino = dir.ino;
+        Ok(self.fs().read_dir(dir)?.map(move |entry| names.show(ino, entry?)))
+    }
+
+    /// The entry of that name, plain or no-key.
+    pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Entry>, ImageError> {
+        let names = self.names(dir)?;
+        let wanted = names.search(name);
+        for entry in self.fs().read_dir(dir)? {
+            let entry = entry?;
+            let found = match &wanted {
+                Search::Raw(raw) => *entry.name == **raw,
+                Search::NoKey(parsed) => parsed.matches(&entry.name),
+                Search::Nothing => false,
+            };
+            if found {
+                return names.show(dir.ino, entry).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// A symbolic link's target.
+    pub fn link_target(&self, link: &Inode) -> Result<LinkTarget, ImageError> {
+        let stored = self.fs().symlink_target(link)?;
+        let Some(context) = self.context(link)? else { return Ok(LinkTarget { target: stored, no_key: false }) };
+        let data = |error| ImageError::Data { ino: link.ino, error };
+        match self.master_key(&context) {
+            Ok(master) => {
+                let key = self.name_key(link, &context, master)?;
+                Ok(LinkTarget { target: key.decrypt_symlink(&stored).map_err(data)?, no_key: false })
+            }
+            Err(_) => {
+                let ciphertext = symlink_ciphertext(&stored).map_err(data)?;
+                Ok(LinkTarget { target: no_key_name(0, 0, ciphertext).into_bytes(), no_key: true })
+            }
+        }
+    }
+
+    fn name_key(
+        &self,
+        inode: &Inode,
+        context: &Context,
+        master: &postread_fscrypt::MasterKey,
+    ) -> Result<NameKey, ImageError> {
+        NameKey::derive(master, context, &self.facts(inode)).map_err(|error| ImageError::Key { ino: inode.ino, error })
+    }
+}
+
+/// What to look for in a directory.
+enum Search {
+    Raw(Vec<u8>),
+    NoKey(NoKeyName),
+    Nothing,
+}
+
+impl Names {
+    /// The key that is missing, where one is.
+    pub fn missing(&self) -> Option<&MissingKey> {
+        match self {
+            Names::NoKey { missing, .. } => Some(missing),
+            _ => None,
+        }
+    }
+
+    /// An entry as Linux shows it.
+    pub fn show(&self, dir: u32, entry: DirEntry) -> Result<Entry, ImageError> {
+        let DirEntry { name, ino, file_type, hash, .. } = entry;
+        let raw_name = Vec::from(name);
+        let name = match self {
+            Names::Plain => raw_name.clone(),
+            Names::Decrypted(key) => {
+                key.decrypt_name(&raw_name).map_err(|error| ImageError::Data { ino: dir, error })?
+            }
+            Names::NoKey { hash: how, .. } => {
+                if raw_name.len() < postread_fscrypt::CIPHERTEXT_MIN {
+                    let error = postread_fscrypt::DataError::NameTooShort(raw_name.len());
+                    return Err(ImageError::Data { ino: dir, error });
+                }
+                let (hash, minor_hash) = how.of(&raw_name, hash);
+                no_key_name(hash, minor_hash, &raw_name).into_bytes()
+            }
+        };
+        Ok(Entry { name, no_key: self.missing().is_some(), raw_name, ino, file_type })
+    }
+
+    fn search(&self, name: &[u8]) -> Search {
+        match self {
+            Names::Plain => Search::Raw(name.to_vec()),
+            Names::Decrypted(key) => key.encrypt_name(name).map_or(Search::Nothing, Search::Raw),
+            Names::NoKey { .. } => std::str::from_utf8(name)
+                .ok()
+                .and_then(NoKeyName::parse)
+                .map_or(Search::Nothing, Search::NoKey),
+        }
+    }
+}
