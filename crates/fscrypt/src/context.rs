@@ -143,10 +143,8 @@ impl Policy {
             }
             _ => {}
         }
-        if let Some(log2) = log2_data_unit_size {
-            if !(9..=16).contains(&log2) {
-                return Err(ContextError::DataUnitSize { log2, why: "must be 512 bytes to 64 KiB" });
-            }
+        if let Some(log2) = log2_data_unit_size.filter(|log2| !(9..=16).contains(log2)) {
+            return Err(ContextError::DataUnitSize { log2, why: "must be 512 bytes to 64 KiB" });
         }
         Ok(())
     }

@@ -36,6 +36,7 @@ mod error;
 mod file;
 mod hash_blocks;
 mod histogram;
+pub mod image;
 mod plan;
 mod policy;
 mod reader;

@@ -76,7 +76,8 @@ fn compare_inode(fs: &Ext4, inode: &Inode, place: &Path) {
     assert_eq!(u64::from(inode.nlink), meta.nlink(), "{shown}");
     assert_eq!(inode.size, meta.size(), "{shown}");
     // The kernel counts inline data of files as if it took sectors.
-    let inline = if inode.has_inline_data() && inode.file_type == FileType::Regular { inode.size.div_ceil(512) } else { 0 };
+    let inline =
+        if inode.has_inline_data() && inode.file_type == FileType::Regular { inode.size.div_ceil(512) } else { 0 };
     assert_eq!(inode.sectors + inline, meta.blocks(), "{shown}");
     for (ours, seconds, nanoseconds) in [
         (inode.atime, meta.atime(), meta.atime_nsec()),

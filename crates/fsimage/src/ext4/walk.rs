@@ -58,7 +58,7 @@ impl Walk {
     }
 
     /// Leaves out what is in the directory that was visited last.
-    pub fn skip(&mut self) {
+    pub fn skip_dir(&mut self) {
         self.enter = None;
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use postread_fscrypt::{Context, ContentsKey};
+use postread_fscrypt::{ContentsKey, Context};
 use postread_fsimage::ext4::{ExtentKind, FileType, Inode};
 use postread_io::MemorySource;
 
@@ -16,12 +16,10 @@ pub struct Contents {
     pub(super) len: u64,
     pub(super) map: Arc<dyn MappingDebug>,
     pub(super) key: Option<Arc<ContentsKey>>,
-    /// The end of the last extent, beyond the file's end where there is fs-verity metadata.
-    pub(super) mapped_end: u64,
 }
 
 /// A mapping that can be printed.
-pub trait MappingDebug: Mapping + std::fmt::Debug {}
+pub(super) trait MappingDebug: Mapping + std::fmt::Debug {}
 impl<T: Mapping + std::fmt::Debug> MappingDebug for T {}
 
 /// A mapping that begins later in another one.
@@ -60,15 +58,11 @@ impl Image {
         if let Some(data) = self.fs().inline_data(file)? {
             let len = data.len() as u64;
             let map = Arc::new(Linear::new(Arc::new(MemorySource::new(data)), 0, len));
-            return Ok(Contents { ino, len: file.size, map, key, mapped_end: 0 });
+            return Ok(Contents { ino, len: file.size, map, key });
         }
         let mut extents = Vec::new();
-        let mut mapped_end = 0;
         for extent in self.fs().extents_from(file, 0) {
             let extent = extent?;
-            if extent.kind != ExtentKind::Hole {
-                mapped_end = extent.end();
-            }
             if extent.kind == ExtentKind::Written {
                 let physical = extent.physical.saturating_add(self.start);
                 extents.push(MappedExtent { logical: extent.logical, len: extent.len, physical });
@@ -76,7 +70,7 @@ impl Image {
         }
         let map = ExtentMap::new(self.data.clone(), extents)
             .map_err(|_| ImageError::WrongKind { ino, wanted: "file whose extents are apart" })?;
-        Ok(Contents { ino, len: file.size, map: Arc::new(map), key, mapped_end })
+        Ok(Contents { ino, len: file.size, map: Arc::new(map), key })
     }
 
     fn contents_key(&self, file: &Inode, context: &Context) -> Result<ContentsKey, ImageError> {

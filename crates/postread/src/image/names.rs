@@ -149,10 +149,9 @@ impl Names {
         match self {
             Names::Plain => Search::Raw(name.to_vec()),
             Names::Decrypted(key) => key.encrypt_name(name).map_or(Search::Nothing, Search::Raw),
-            Names::NoKey { .. } => std::str::from_utf8(name)
-                .ok()
-                .and_then(NoKeyName::parse)
-                .map_or(Search::Nothing, Search::NoKey),
+            Names::NoKey { .. } => {
+                std::str::from_utf8(name).ok().and_then(NoKeyName::parse).map_or(Search::Nothing, Search::NoKey)
+            }
         }
     }
 }

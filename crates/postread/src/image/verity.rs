@@ -31,7 +31,8 @@ impl Image {
         }
         let ino = file.ino;
         let contents = self.contents(file)?;
-        let location = self.fs().verity_location(file, |buf, offset| self.read_metadata(file, &contents, buf, offset))?;
+        let location =
+            self.fs().verity_location(file, |buf, offset| self.read_metadata(file, &contents, buf, offset))?;
         let mut bytes = vec![0; location.descriptor_size as usize];
         self.read_metadata(file, &contents, &mut bytes, location.descriptor_offset)?;
         let descriptor = Descriptor::parse(&bytes).map_err(|error| ImageError::Descriptor { ino, error })?;
@@ -40,13 +41,7 @@ impl Image {
     }
 
     /// Reads a few bytes of a file, decrypted, outside the engine: metadata that the plan depends on.
-    fn read_metadata(
-        &self,
-        file: &Inode,
-        contents: &Contents,
-        buf: &mut [u8],
-        offset: u64,
-    ) -> Result<(), ImageError> {
+    fn read_metadata(&self, file: &Inode, contents: &Contents, buf: &mut [u8], offset: u64) -> Result<(), ImageError> {
         let raw = self.fs().open_raw(file)?;
         let Some(key) = &contents.key else { return Ok(raw.read_raw_at(buf, offset)?) };
         let unit = key.data_unit_size() as u64;
@@ -69,7 +64,11 @@ impl Verity {
     /// Fails where the digest is not the one that the caller trusts.
     pub fn check_digest(&self, wanted: &FileDigest) -> Result<(), ImageError> {
         let found = self.digest();
-        if found == *wanted { Ok(()) } else { Err(ImageError::Digest { ino: self.contents.ino, wanted: *wanted, found }) }
+        if found == *wanted {
+            Ok(())
+        } else {
+            Err(ImageError::Digest { ino: self.contents.ino, wanted: *wanted, found })
+        }
     }
 
     /// The plan for reading the file verified against its descriptor, and the tree's hash blocks.
@@ -94,6 +93,7 @@ impl Verity {
         let before = self.contents.steps_from(tree).map(|step| Arc::new(step) as Arc<dyn Step>);
         let blocks = layer.hash_blocks(self.contents.map_from(tree), before.into_iter().collect());
         let plan = layer.protect(self.contents.plan(), blocks.clone()).map_err(|error| match error {
+            LayerError::Geometry(error) => ImageError::Tree { ino, error: TreeError::Geometry(error) },
             LayerError::Size { wanted, found } => ImageError::Descriptor {
                 ino,
                 error: postread_verity::DescriptorError::DataSize { wanted: found, found: wanted },
@@ -109,4 +109,3 @@ impl Verity {
         Ok(self.contents.part(self.location.tree_offset, layer.verifier().geometry().tree_size()))
     }
 }
-

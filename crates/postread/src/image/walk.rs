@@ -44,8 +44,8 @@ impl Image {
 
 impl ImageWalk {
     /// Leaves out what is in the directory that was visited last.
-    pub fn skip(&mut self) {
-        self.walk.skip();
+    pub fn skip_dir(&mut self) {
+        self.walk.skip_dir();
     }
 
     fn names(&mut self, depth: usize, dir: u32) -> Result<&Names, ImageError> {
@@ -68,14 +68,18 @@ impl Iterator for ImageWalk {
         self.depths.truncate(visit.depth + 1);
         self.path.truncate(self.depths.last().copied().unwrap_or(0));
         let Some(entry) = visit.entry else {
-            return Some(ImageVisit { path: self.path.clone(), entry: None, inode: visit.inode.map_err(ImageError::from) });
+            return Some(ImageVisit {
+                path: self.path.clone(),
+                entry: None,
+                inode: visit.inode.map_err(ImageError::from),
+            });
         };
         let shown = self.names(visit.depth, visit.dir).and_then(|names| names.show(visit.dir, entry));
         let entry = match shown {
             Ok(entry) => entry,
             Err(error) => {
                 // Without a name there is no path to what is below.
-                self.walk.skip();
+                self.walk.skip_dir();
                 return Some(ImageVisit { path: self.path.clone(), entry: None, inode: Err(error) });
             }
         };
