@@ -32,14 +32,14 @@ fn compress16_avx512(state: &mut [[u32; 16]; 8], inputs: &[&[u8]; 16]) {
         // SAFETY: 64 bytes that may be read, at any alignment.
         *s = unsafe { _mm512_loadu_si512(word.as_ptr().cast()) };
     }
+    if len == 0 {
+        return;
+    }
+    let mut next = load16(inputs, 0);
     for at in (0..len).step_by(BLOCK) {
-        let mut w = [_mm512_setzero_si512(); 16];
-        for (row, input) in w.iter_mut().zip(inputs) {
-            // Blocks of 4 KiB put all 16 rows into one set of an 8-way cache: each line is read once and whole.
-            // SAFETY: `at + 64 <= len`, the length of each input.
-            *row = unsafe { _mm512_loadu_si512(input.as_ptr().add(at).cast()) };
-        }
-        w = transpose16(w);
+        let w = next;
+        // Loading and turning the next blocks before the rounds of these hides both behind them.
+        next = load16(inputs, (at + BLOCK).min(len - BLOCK));
         let start = s;
         // SAFETY: reads the 64 constants behind `K`, changes nothing but its operands, and the CPU has AVX-512 F.
         unsafe {
@@ -82,6 +82,20 @@ fn compress8_avx512(state: &mut [[u32; 8]; 8], inputs: &[&[u8]; 8]) {
         }
     }
     store_state8(s, state);
+}
+
+/// The message words of the block at `at` of each input.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn load16(inputs: &[&[u8]; 16], at: usize) -> [__m512i; 16] {
+    let mut rows = [_mm512_setzero_si512(); 16];
+    for (row, input) in rows.iter_mut().zip(inputs) {
+        // Blocks of 4 KiB put all 16 rows into one set of an 8-way cache: each line is read once and whole.
+        let block: &[u8; BLOCK] = input[at..].first_chunk().expect("a whole block");
+        // SAFETY: 64 bytes that may be read, at any alignment.
+        *row = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
+    }
+    transpose16(rows)
 }
 
 /// From a block a row to a big-endian word a row.

@@ -31,25 +31,31 @@ fn compress_sha_ni<const N: usize>(state: &mut [[u32; N]; 8], inputs: &[&[u8]; N
         *s = load_state(&state.map(|word| word[n]));
     }
     for at in 0..count {
-        let block = blocks.map(|blocks| &blocks[at]);
+        let mut block = [&blocks[0][at]; N];
+        for (block, blocks) in block.iter_mut().zip(&blocks) {
+            *block = &blocks[at];
+        }
         let start = s;
         let mut w = [[_mm_setzero_si128(); 4]; N];
-        // Four rounds a turn. `w[n][i % 4]` holds the message words of this turn.
-        for i in 0..16 {
-            for n in 0..N {
-                if i < 4 {
-                    w[n][i] = _mm_shuffle_epi8(load_words(block[n], i), swap);
+        // Four rounds of each message a turn; `w[n][$i % 4]` holds its message words. A macro, because a loop over
+        // turns is not always unrolled, and then the words go through memory.
+        macro_rules! turns {
+            ($($i:literal)*) => {$(
+                for n in 0..N {
+                    if $i < 4 {
+                        w[n][$i % 4] = _mm_shuffle_epi8(load_words(block[n], $i % 4), swap);
+                    } else {
+                        let [w0, w1, w2, w3] = [w[n][$i % 4], w[n][($i + 1) % 4], w[n][($i + 2) % 4], w[n][($i + 3) % 4]];
+                        let sum = _mm_add_epi32(_mm_sha256msg1_epu32(w0, w1), _mm_alignr_epi8::<4>(w3, w2));
+                        w[n][$i % 4] = _mm_sha256msg2_epu32(sum, w3);
+                    }
+                    let kw = _mm_add_epi32(w[n][$i % 4], load_constants($i));
+                    s[n][1] = _mm_sha256rnds2_epu32(s[n][1], s[n][0], kw);
+                    s[n][0] = _mm_sha256rnds2_epu32(s[n][0], s[n][1], _mm_shuffle_epi32::<0x0e>(kw));
                 }
-                let kw = _mm_add_epi32(w[n][i % 4], load_constants(i));
-                s[n][1] = _mm_sha256rnds2_epu32(s[n][1], s[n][0], kw);
-                s[n][0] = _mm_sha256rnds2_epu32(s[n][0], s[n][1], _mm_shuffle_epi32::<0x0e>(kw));
-                if (3..15).contains(&i) {
-                    let [w0, w1, w2, w3] = [1, 2, 3, 0].map(|ahead| w[n][(i + ahead) % 4]);
-                    let sum = _mm_add_epi32(_mm_sha256msg1_epu32(w0, w1), _mm_alignr_epi8::<4>(w3, w2));
-                    w[n][(i + 1) % 4] = _mm_sha256msg2_epu32(sum, w3);
-                }
-            }
+            )*};
         }
+        turns!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
         for (s, start) in s.iter_mut().flatten().zip(start.iter().flatten()) {
             *s = _mm_add_epi32(*s, *start);
         }

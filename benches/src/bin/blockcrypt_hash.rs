@@ -1,0 +1,130 @@
+//! SHA-256 and SHA-512 of 4 KiB blocks, one core: `blockcrypt` beside `sha2`, `tape-sha256` and BLAKE3.
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use postread_benches::{Better, Contestant, Group, Report};
+use postread_blockcrypt::Platform;
+use postread_blockcrypt::hash::{BlockHasher, HashAlg};
+use sha2::Digest;
+
+const BLOCK: usize = 4096;
+const ROUNDS: usize = 9;
+
+/// GB/s of the fastest of several runs over `bytes` bytes: whoever shares the core slows some of them.
+fn speed(bytes: usize, mut run: impl FnMut()) -> f64 {
+    let repeat = (256 * 1024 / bytes).max(1);
+    let fastest = (0..12)
+        .map(|_| {
+            let start = Instant::now();
+            (0..repeat).for_each(|_| run());
+            start.elapsed().as_secs_f64()
+        })
+        .fold(f64::INFINITY, f64::min);
+    (bytes * repeat) as f64 / fastest / 1e9
+}
+
+fn ours<'a>(name: &str, hasher: BlockHasher, data: &'a [u8]) -> Contestant<'a> {
+    let mut out = vec![0; data.len() / BLOCK * hasher.alg().digest_size()];
+    Contestant::new(name, move || speed(data.len(), || hasher.hash_blocks(data, BLOCK, black_box(&mut out))))
+}
+
+fn loop_of<'a, D: Digest>(name: &str, data: &'a [u8]) -> Contestant<'a> {
+    Contestant::new(name, move || {
+        speed(data.len(), || {
+            for block in data.chunks(BLOCK) {
+                black_box(D::digest(block));
+            }
+        })
+    })
+}
+
+fn tape<'a>(data: &'a [u8]) -> Contestant<'a> {
+    let blocks: Vec<&[u8]> = data.chunks(BLOCK).collect();
+    let mut out = vec![[0; 32]; blocks.len()];
+    Contestant::new("tape-sha256", move || speed(data.len(), || tape_sha256::hash_many(&blocks, black_box(&mut out))))
+}
+
+fn blake3(data: &[u8]) -> Contestant<'_> {
+    Contestant::new("BLAKE3", move || {
+        speed(data.len(), || {
+            for block in data.chunks(BLOCK) {
+                black_box(blake3::hash(block));
+            }
+        })
+    })
+}
+
+fn main() -> ExitCode {
+    let mut report = Report::new("blockcrypt_hash");
+    report.note(&format!("CPU level {}; each round's figure is the fastest of 12 runs.", Platform::detect()));
+    let data: Vec<u8> = (0..16 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let sha256 = || BlockHasher::new(HashAlg::Sha256);
+    let bio = &data[..32 * BLOCK];
+
+    let levels = Platform::available().rev();
+    let mut contestants = vec![ours("SHA-256", sha256(), bio), ours("SHA-512", BlockHasher::new(HashAlg::Sha512), bio)];
+    contestants.extend(levels.clone().skip(1).map(|p| ours(&format!("SHA-256 {p}"), sha256().with_platform(p), bio)));
+    contestants.extend(
+        levels.skip(1).map(|p| ours(&format!("SHA-512 {p}"), BlockHasher::new(HashAlg::Sha512).with_platform(p), bio)),
+    );
+    contestants.extend([loop_of::<sha2::Sha256>("sha2", bio), loop_of::<sha2::Sha512>("sha2 SHA-512", bio)]);
+    contestants.extend([tape(bio), blake3(bio)]);
+    let group = Group::measure("32 blocks of 4 KiB", "GB/s", Better::Higher, ROUNDS, contestants);
+    report.group(&group);
+    report.bar(&group, "SHA-256", "sha2", 2.7);
+    report.bar(&group, "SHA-256", "tape-sha256", 1.15);
+    report.bar(&group, "SHA-256", "BLAKE3", 0.95);
+    report.bar(&group, "SHA-512", "SHA-256", 0.7);
+    if Platform::detect() > Platform::Avx2 {
+        report.bar(&group, "SHA-256 avx2", "sha2", 1.6);
+    }
+
+    let contestants =
+        vec![ours("SHA-256", sha256(), &data), loop_of::<sha2::Sha256>("sha2", &data), tape(&data), blake3(&data)];
+    report.group(&Group::measure("4096 blocks of 4 KiB, 16 MiB", "GB/s", Better::Higher, 5, contestants));
+
+    curve(&mut report, &data);
+    report.finish()
+}
+
+/// Speed by the number of blocks: a batch that the lanes don't divide must not fall off a cliff.
+fn curve(report: &mut Report, data: &[u8]) {
+    let mut text = String::from(
+        "\n### 1 to 33 blocks of 4 KiB, SHA-256\n\n| blocks | GB/s | µs | times `sha2` | times `tape-sha256` |\n\
+         |---|---|---|---|---|\n",
+    );
+    let (mut slower, mut cliffs, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    for count in 1..=33 {
+        let data = &data[..count * BLOCK];
+        let contestants = vec![
+            ours("ours", BlockHasher::new(HashAlg::Sha256), data),
+            loop_of::<sha2::Sha256>("sha2", data),
+            tape(data),
+        ];
+        let group = Group::measure("", "GB/s", Better::Higher, 5, contestants);
+        let speed = group.series("ours").rounds.iter().copied().fold(0.0, f64::max);
+        let (sha2, tape) = (group.times_better("ours", "sha2"), group.times_better("ours", "tape-sha256"));
+        let time = data.len() as f64 / speed / 1e3;
+        let _ = writeln!(text, "| {count} | {speed:.2} | {time:.2} | {sha2:.2} | {tape:.2} |");
+        if sha2 < 0.95 {
+            slower.push(count);
+        }
+        times.push(time);
+    }
+    for (i, &time) in times.iter().enumerate() {
+        // A batch may cost what a larger one costs (its lanes are idle), not more.
+        if times[i + 1..].iter().any(|&larger| larger < time * 0.95) {
+            cliffs.push(i + 1);
+        }
+    }
+    report.note(&text);
+    let figure = format!("slower than sha2: {slower:?}, slower than a larger batch: {cliffs:?}");
+    report.verdict(
+        "1 to 33 blocks: none slower than sha2, none takes longer than a larger batch",
+        &figure,
+        slower.is_empty() && cliffs.is_empty(),
+    );
+}
