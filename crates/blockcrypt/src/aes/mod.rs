@@ -6,6 +6,8 @@
 #[cfg(target_arch = "x86_64")]
 mod aesni;
 mod portable;
+#[cfg(any(not(target_arch = "x86_64"), test))]
+mod rustcrypto;
 #[cfg(target_arch = "x86_64")]
 mod vaes256;
 #[cfg(target_arch = "x86_64")]
@@ -46,15 +48,18 @@ enum Keys {
     Portable(Box<SlicedKeys>),
     #[cfg(target_arch = "x86_64")]
     X86(x86::X86Key),
+    /// The crate's instructions, which no level turns off: [`Platform::Portable`] is the only one there.
+    #[cfg(not(target_arch = "x86_64"))]
+    Crate(rustcrypto::CrateKey),
 }
 
-/// Calls a method of the x86-64 key, or does the portable code's part.
+/// Calls a method of the x86-64 key; elsewhere does the same in steps over all blocks.
 macro_rules! dispatch {
-    ($self:ident, $method:ident $(::<$generic:tt>)? ($($argument:expr),*), $keys:pat => $portable:expr) => {
+    ($self:ident, $method:ident $(::<$generic:tt>)? ($($argument:expr),*), $otherwise:expr) => {
         match &$self.keys {
             #[cfg(target_arch = "x86_64")]
             Keys::X86(key) => key.$method $(::<$generic>)? ($($argument),*),
-            Keys::Portable($keys) => $portable,
+            _ => $otherwise,
         }
     };
 }
@@ -70,6 +75,10 @@ impl AesKey {
         if let Some(key) = x86::X86Key::new(key, platform) {
             return AesKey { keys: Keys::X86(key) };
         }
+        #[cfg(not(target_arch = "x86_64"))]
+        if let Some(key) = rustcrypto::CrateKey::new(key) {
+            return AesKey { keys: Keys::Crate(key) };
+        }
         let _ = platform;
         let mut schedule = Schedule::new();
         schedule.expand(key, portable::sub_word);
@@ -78,12 +87,24 @@ impl AesKey {
 
     /// Encrypts each block by itself.
     pub(crate) fn encrypt_blocks(&self, blocks: &mut [Block]) {
-        dispatch!(self, encrypt_blocks(blocks), keys => blocks.chunks_mut(portable::BATCH).for_each(|b| keys.encrypt(b)));
+        match &self.keys {
+            Keys::Portable(keys) => blocks.chunks_mut(portable::BATCH).for_each(|batch| keys.encrypt(batch)),
+            #[cfg(target_arch = "x86_64")]
+            Keys::X86(key) => key.encrypt_blocks(blocks),
+            #[cfg(not(target_arch = "x86_64"))]
+            Keys::Crate(key) => key.encrypt_blocks(blocks),
+        }
     }
 
     /// Decrypts each block by itself.
     pub(crate) fn decrypt_blocks(&self, blocks: &mut [Block]) {
-        dispatch!(self, decrypt_blocks(blocks), keys => blocks.chunks_mut(portable::BATCH).for_each(|b| keys.decrypt(b)));
+        match &self.keys {
+            Keys::Portable(keys) => blocks.chunks_mut(portable::BATCH).for_each(|batch| keys.decrypt(batch)),
+            #[cfg(target_arch = "x86_64")]
+            Keys::X86(key) => key.decrypt_blocks(blocks),
+            #[cfg(not(target_arch = "x86_64"))]
+            Keys::Crate(key) => key.decrypt_blocks(blocks),
+        }
     }
 
     /// Encrypts one block.
@@ -98,7 +119,7 @@ impl AesKey {
 
     /// `E(block ^ mask) ^ mask`: the body of XTS.
     pub(crate) fn xex_encrypt(&self, blocks: &mut [Block], masks: &[Block]) {
-        dispatch!(self, xex_encrypt(blocks, masks), _ => {
+        dispatch!(self, xex_encrypt(blocks, masks), {
             xor(blocks, masks);
             self.encrypt_blocks(blocks);
             xor(blocks, masks);
@@ -107,7 +128,7 @@ impl AesKey {
 
     /// `D(block ^ mask) ^ mask`.
     pub(crate) fn xex_decrypt(&self, blocks: &mut [Block], masks: &[Block]) {
-        dispatch!(self, xex_decrypt(blocks, masks), _ => {
+        dispatch!(self, xex_decrypt(blocks, masks), {
             xor(blocks, masks);
             self.decrypt_blocks(blocks);
             xor(blocks, masks);
@@ -116,7 +137,7 @@ impl AesKey {
 
     /// `D(block) ^ mask`: the decryption of CBC, the masks being the chain.
     pub(crate) fn decrypt_xor(&self, blocks: &mut [Block], masks: &[Block]) {
-        dispatch!(self, decrypt_xor(blocks, masks), _ => {
+        dispatch!(self, decrypt_xor(blocks, masks), {
             self.decrypt_blocks(blocks);
             xor(blocks, masks);
         });
@@ -124,7 +145,7 @@ impl AesKey {
 
     /// `block ^ E(counter)`. What becomes of the counters is not said.
     pub(crate) fn xor_key_stream(&self, blocks: &mut [Block], counters: &mut [Block]) {
-        dispatch!(self, xor_key_stream(blocks, counters), _ => {
+        dispatch!(self, xor_key_stream(blocks, counters), {
             self.encrypt_blocks(counters);
             xor(blocks, counters);
         });
@@ -133,13 +154,19 @@ impl AesKey {
     /// XTS with the tweaks made in registers, a unit for each of the encrypted IVs. `false`, and nothing done, where
     /// the level has no such code for the size: then [`AesKey::xex_encrypt`] and its like do it.
     pub(crate) fn xts_units<const ENCRYPT: bool>(&self, units: &mut [u8], unit_size: usize, tweaks: &[Block]) -> bool {
-        dispatch!(self, xts_units::<ENCRYPT>(units, unit_size, tweaks), _ => false)
+        dispatch!(self, xts_units::<ENCRYPT>(units, unit_size, tweaks), {
+            let _ = (units, unit_size, tweaks);
+            false
+        })
     }
 
     /// CBC decryption with the chain read from the data itself, a unit for each IV. `false`, and nothing done, where
     /// the level has no such code for the size: then [`AesKey::decrypt_xor`] does it.
     pub(crate) fn cbc_decrypt_units(&self, units: &mut [u8], unit_size: usize, ivs: &[Block]) -> bool {
-        dispatch!(self, cbc_decrypt_units(units, unit_size, ivs), _ => false)
+        dispatch!(self, cbc_decrypt_units(units, unit_size, ivs), {
+            let _ = (units, unit_size, ivs);
+            false
+        })
     }
 
     /// Encrypts as many chains as there are IVs, each over a unit of `unit_size` bytes, side by side.
