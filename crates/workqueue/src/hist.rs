@@ -149,7 +149,7 @@ impl std::fmt::Debug for Hist {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -235,6 +235,13 @@ impl Idle {
         old
     }
 
+    /// By a running worker that exits for good because all are to: those that went idle since `dismiss` exit too. (One
+    /// that is just going idle either is dismissed here, or finds this one no longer running and does not sleep.)
+    pub(crate) fn leave(&self) {
+        self.word.fetch_sub(RUNNING, Ordering::AcqRel);
+        self.dismiss();
+    }
+
     /// Tells every idle worker to exit.
     pub(crate) fn dismiss(&self) {
         for sleeper in lock(&self.sleepers).drain(..) {

@@ -1,4 +1,4 @@
-//! Locks, and the synchronisation primitives of what is modelled: std's, or loom's under `--cfg loom`.
+//! Locks, and the synchronisation primitives of what is modelled.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,18 +7,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For `state`, `idle` and `list`, which the models run.
+/// For `state`, `idle` and `list`. The package in `models/` compiles these three files with loom's primitives under the
+/// same names.
 pub(crate) mod modelled {
     use std::sync::PoisonError;
 
-    #[cfg(loom)]
-    pub(crate) use loom::{
-        sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
-        sync::{Condvar, Mutex, MutexGuard},
-        thread::{self, Thread},
-    };
-
-    #[cfg(not(loom))]
     pub(crate) use std::{
         sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
         sync::{Condvar, Mutex, MutexGuard},

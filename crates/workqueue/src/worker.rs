@@ -114,10 +114,6 @@ pub(crate) fn main(pool: &Arc<Pool>, slot: usize, info: &Arc<WorkerInfo>, ready:
     }
     CURRENT.with(|current| *current.pool.borrow_mut() = Some(Arc::clone(pool)));
     Worker { pool, me: Sleeper::current(), wq: None, owed: None, now: 0, turns: 0 }.run();
-    if pool.shared.shutdown.load(Ordering::Acquire) {
-        // Some may have gone idle after the manager's last round.
-        pool.idle.dismiss();
-    }
     CURRENT.with(|current| *current.pool.borrow_mut() = None);
     pool.forget_worker(slot);
 }
@@ -190,7 +186,10 @@ impl Worker<'_> {
             let shutdown = &self.pool.shared.shutdown;
             let pool = self.pool;
             match pool.idle.sleep(&self.me, || pool.has_work() || shutdown.load(Ordering::Acquire)) {
-                Slept::Stayed if shutdown.load(Ordering::Acquire) && !pool.has_work() => return,
+                Slept::Stayed if shutdown.load(Ordering::Acquire) && !pool.has_work() => {
+                    pool.idle.leave();
+                    return;
+                }
                 Slept::Stayed => {}
                 Slept::Woken => woken = true,
                 Slept::Exit => return,

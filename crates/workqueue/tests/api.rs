@@ -1,5 +1,4 @@
 //! The calls one by one: return values, errors, limits.
-#![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};

@@ -1,0 +1,307 @@
+//! The workqueues beside the pools that a user would pick instead: rayon's `spawn`, tokio's `spawn_blocking`, and
+//! `threadpool`. Each has as many threads as there are CPUs (tokio's pool grows as it pleases, as by default).
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use postread_benches::{Better, Contestant, Group, Report, Series, median};
+use postread_workqueue::{Work, Workqueue, WqFlags};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Counts the allocations of threads that ask for it.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<bool> = const { Cell::new(false) };
+}
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: hands everything to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if COUNT.get() {
+            ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The pools.
+#[derive(Clone)]
+enum Pool {
+    Ours(Workqueue),
+    Rayon(Arc<rayon::ThreadPool>),
+    Tokio(Arc<tokio::runtime::Runtime>),
+    Threadpool(threadpool::ThreadPool),
+}
+
+impl Pool {
+    fn spawn(&self, f: impl FnOnce() + Send + 'static) {
+        match self {
+            Pool::Ours(wq) => assert!(wq.spawn(f)),
+            Pool::Rayon(pool) => pool.spawn(f),
+            Pool::Tokio(runtime) => drop(runtime.spawn_blocking(f)),
+            Pool::Threadpool(pool) => pool.execute(f),
+        }
+    }
+}
+
+fn pools(cpus: usize, ours: &[(&'static str, WqFlags)]) -> Vec<(&'static str, Pool)> {
+    let ours = ours.iter().map(|&(name, flags)| (name, Pool::Ours(Workqueue::alloc(name, flags, 0).unwrap())));
+    let rayon = rayon::ThreadPoolBuilder::new().num_threads(cpus).build().unwrap();
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let rivals = [
+        ("rayon", Pool::Rayon(Arc::new(rayon))),
+        ("tokio", Pool::Tokio(Arc::new(tokio))),
+        ("threadpool", Pool::Threadpool(threadpool::ThreadPool::new(cpus))),
+    ];
+    ours.chain(rivals).collect()
+}
+
+const RIVALS: [&str; 3] = ["rayon", "tokio", "threadpool"];
+
+/// The rival with the best median.
+fn best_rival(group: &Group, better: Better) -> &'static str {
+    let key = |name: &&'static str| group.series(name).median();
+    let ordered = |a: &&'static str, b: &&'static str| key(a).total_cmp(&key(b));
+    let best = match better {
+        Better::Higher => RIVALS.into_iter().max_by(|a, b| ordered(a, b)),
+        Better::Lower => RIVALS.into_iter().min_by(|a, b| ordered(a, b)),
+    };
+    best.expect("there are rivals")
+}
+
+static DONE: AtomicUsize = AtomicUsize::new(0);
+
+/// Millions of empty items a second, from `producers` threads that are not the pool's.
+fn throughput(pool: &Pool, producers: usize, items: usize) -> f64 {
+    DONE.store(0, Ordering::Relaxed);
+    let start = Instant::now();
+    thread::scope(|s| {
+        for _ in 0..producers {
+            s.spawn(|| {
+                for _ in 0..items / producers {
+                    pool.spawn(|| {
+                        DONE.fetch_add(1, Ordering::Relaxed);
+                    });
+                }
+            });
+        }
+    });
+    while DONE.load(Ordering::Relaxed) < items / producers * producers {
+        thread::sleep(Duration::from_micros(50));
+    }
+    items as f64 / start.elapsed().as_secs_f64() / 1e6
+}
+
+struct Latency {
+    p50_us: f64,
+    p99_us: f64,
+    cpu_us: f64,
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// One item every 200 us: queue to start, and the process's CPU time an item.
+fn latency(pool: &Pool, items: usize) -> Latency {
+    let delays: Arc<Vec<AtomicU64>> = Arc::new((0..items).map(|_| AtomicU64::new(0)).collect());
+    let cpu = cpu_time();
+    let begin = Instant::now();
+    for i in 0..items {
+        let due = begin + Duration::from_micros(200) * i as u32;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let delays = Arc::clone(&delays);
+        let queued = Instant::now();
+        pool.spawn(move || delays[i].store(queued.elapsed().as_nanos() as u64, Ordering::Relaxed));
+    }
+    thread::sleep(Duration::from_millis(20));
+    let cpu = cpu_time() - cpu;
+    while delays.iter().any(|d| d.load(Ordering::Relaxed) == 0) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let mut delays: Vec<u64> = delays.iter().map(|d| d.load(Ordering::Relaxed)).collect();
+    delays.sort_unstable();
+    Latency {
+        p50_us: delays[items / 2] as f64 / 1e3,
+        p99_us: delays[items * 99 / 100] as f64 / 1e3,
+        cpu_us: cpu.as_secs_f64() * 1e6 / items as f64,
+    }
+}
+
+/// Interleaved rounds of the latency measurement, as three groups: p50, p99, CPU time.
+fn latencies(title: &str, pools: &[(&'static str, Pool)], rounds: usize, items: usize) -> [Group; 3] {
+    let series = || -> Vec<Series> {
+        pools.iter().map(|(name, _)| Series { name: (*name).into(), rounds: Vec::new() }).collect()
+    };
+    let (mut p50, mut p99, mut cpu) = (series(), series(), series());
+    for round in 0..=rounds {
+        for turn in 0..pools.len() {
+            let who = (turn + round) % pools.len();
+            let seen = latency(&pools[who].1, items);
+            if round > 0 {
+                p50[who].rounds.push(seen.p50_us);
+                p99[who].rounds.push(seen.p99_us);
+                cpu[who].rounds.push(seen.cpu_us);
+            }
+        }
+    }
+    let group = |what: &str, series| Group::from_series(format!("{title}: {what}"), "us", Better::Lower, series);
+    [group("queue to start, p50", p50), group("queue to start, p99", p99), group("CPU time an item", cpu)]
+}
+
+/// One nice-0 thread on each CPU that never sleeps, for as long as this lives.
+struct Hogs {
+    stop: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Hogs {
+    fn start(cpus: &postread_sys::CpuSet) -> Hogs {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = cpus
+            .iter()
+            .map(|cpu| {
+                let stop = Arc::clone(&stop);
+                thread::spawn(move || {
+                    postread_sys::affinity::set_current(&[cpu].into_iter().collect()).unwrap();
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                })
+            })
+            .collect();
+        Hogs { stop, threads }
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Nanoseconds of one `queue` of a reused item while the worker is awake, and the allocations of all of them.
+fn queueing(wq: &Workqueue, works: &[Work]) -> (f64, u64) {
+    let (enter, entered) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let cpu = postread_sys::affinity::current().unwrap().first().unwrap();
+    wq.spawn_on(cpu, move || {
+        enter.send(()).unwrap();
+        let _ = released.recv();
+    })
+    .unwrap();
+    entered.recv().unwrap();
+    ALLOCATIONS.store(0, Ordering::Relaxed);
+    COUNT.set(true);
+    let start = Instant::now();
+    for work in works {
+        black_box(wq.queue_on(cpu, work).unwrap());
+    }
+    let took = start.elapsed();
+    COUNT.set(false);
+    release.send(()).unwrap();
+    wq.flush().unwrap();
+    (took.as_nanos() as f64 / works.len() as f64, ALLOCATIONS.load(Ordering::Relaxed))
+}
+
+/// What the child process does: CPU time of 5 s in which nothing is queued to its 8 queues.
+fn idle_child() {
+    let flags =
+        [WqFlags::PERCPU, WqFlags::UNBOUND, WqFlags::PERCPU | WqFlags::HIGHPRI, WqFlags::UNBOUND | WqFlags::HIGHPRI];
+    let queues: Vec<Workqueue> =
+        (0..8).map(|i| Workqueue::alloc(&format!("idle{i}"), flags[i % 4], 0).unwrap()).collect();
+    for wq in &queues {
+        (0..100).for_each(|_| assert!(wq.spawn(|| {})));
+        wq.flush().unwrap();
+    }
+    thread::sleep(Duration::from_millis(200));
+    let before = cpu_time();
+    thread::sleep(Duration::from_secs(5));
+    println!("{}", (cpu_time() - before).as_secs_f64() * 1e3);
+}
+
+fn main() -> ExitCode {
+    if std::env::args().any(|a| a == "--idle-child") {
+        idle_child();
+        return ExitCode::SUCCESS;
+    }
+    let mut report = Report::new("workqueue");
+    let cpus = postread_sys::affinity::current().unwrap();
+    let rounds = 7;
+
+    let all = pools(cpus.len(), &[("unbound", WqFlags::UNBOUND), ("bound", WqFlags::PERCPU)]);
+    for (producers, items) in [(1, 200_000), (4, 200_000)] {
+        let contestants =
+            all.iter().map(|(name, pool)| Contestant::new(*name, move || throughput(pool, producers, items))).collect();
+        let title = format!("Empty items, {producers} outside producer{}", if producers == 1 { "" } else { "s" });
+        let group = Group::measure(title, "M items/s", Better::Higher, rounds, contestants);
+        report.group(&group);
+        if producers == 1 {
+            report.bar(&group, "unbound", "rayon", 1.0);
+        } else {
+            report.bar(&group, "unbound", "tokio", 2.0);
+            report.bar(&group, "unbound", "rayon", 2.0);
+        }
+    }
+
+    let groups = latencies("One item every 200 us, idle machine", &all, rounds, 2500);
+    for group in &groups {
+        report.group(group);
+        report.bar(group, "unbound", best_rival(group, Better::Lower), 1.0);
+    }
+    drop(all);
+
+    let flags = WqFlags::PERCPU | WqFlags::HIGHPRI;
+    let all = pools(cpus.len(), &[("bound, high-priority", flags)]);
+    if let (_, Pool::Ours(wq)) = &all[0] {
+        let stats = wq.stats();
+        let took = stats.pools[0].priority.map_or("none".into(), |p| p.to_string());
+        let group = stats.group.map_or("unknown".into(), |g| g.to_string());
+        report.note(&format!("High priority here means {took}, within the scheduling group: {group}."));
+    }
+    let hogs = Hogs::start(&cpus);
+    let groups = latencies("One item every 200 us, a nice-0 hog on each CPU", &all, 5, 1000);
+    drop(hogs);
+    for group in &groups {
+        report.group(group);
+    }
+    report.bar(&groups[1], "bound, high-priority", best_rival(&groups[1], Better::Lower), 1.0);
+    report.bar(&groups[1], "bound, high-priority", "rayon", 5.0);
+    drop(all);
+
+    let wq = Workqueue::alloc("queueing", WqFlags::PERCPU, 0).unwrap();
+    let works: Vec<Work> = (0..1000).map(|_| Work::new(|_| {})).collect();
+    let seen: Vec<(f64, u64)> = (0..200).map(|_| queueing(&wq, &works)).skip(1).collect();
+    let ns = median(&seen.iter().map(|s| s.0).collect::<Vec<_>>());
+    report.note("\n### Queueing a reused item, a worker awake\n");
+    report.limit("One queue() of a reused Work", "ns", ns, 100.0);
+    let allocations: u64 = seen.iter().map(|s| s.1).sum();
+    report.verdict("Allocations in 199000 of them: 0", &allocations.to_string(), allocations == 0);
+
+    let child = std::env::current_exe().and_then(|exe| Command::new(exe).arg("--idle-child").output());
+    let ms = child.ok().and_then(|out| String::from_utf8(out.stdout).ok()?.trim().parse::<f64>().ok());
+    report.note("\n### An idle process\n");
+    report.limit("CPU time of a process with 8 idle queues in 5 s", "ms", ms.unwrap_or(f64::INFINITY), 1.0);
+    report.finish()
+}
