@@ -5,11 +5,13 @@
 //! is done, per CPU, which the flush needs anyway. Queueing compares its count with the last sum of the done ones that
 //! it saw, and sums anew only when that leaves no room. A sum that is old is too small, so the limit is never exceeded.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex};
 
-use crate::list::List;
+use crate::list::Fifo;
 use crate::node::Node;
+use crate::pool::Pool;
+use crate::sync::lock;
 
 /// Keeps neighbours out of one cache line, and out of the pair of lines that is fetched together.
 #[derive(Debug, Default)]
@@ -24,14 +26,22 @@ struct Queueing {
 
 pub(crate) struct Domain {
     queueing: Padded<Queueing>,
-    /// The length of `inactive`; changed under its lock.
-    nr_inactive: Padded<AtomicUsize>,
-    pub(crate) inactive: Mutex<List<Node>>,
+    /// The items that wait for a place, in order.
+    inactive: Padded<Fifo<Node>>,
+    /// Held by whoever moves items from `inactive` to a pool's list.
+    activation: Mutex<()>,
+    /// Not 0 while items may be between the two lists.
+    activating: AtomicUsize,
 }
 
 impl Domain {
     pub(crate) fn new() -> Domain {
-        Domain { queueing: Padded::default(), nr_inactive: Padded::default(), inactive: Mutex::new(List::new()) }
+        Domain {
+            queueing: Padded::default(),
+            inactive: Padded(Fifo::new()),
+            activation: Mutex::default(),
+            activating: AtomicUsize::new(0),
+        }
     }
 
     /// Takes up to `wanted` of the places that `max` leaves; `done` sums what is done. Returns how many.
@@ -62,21 +72,59 @@ impl Domain {
         }
     }
 
-    /// An item is done that was never active: both counts grow, this one first, so that the difference is never too
-    /// small.
-    pub(crate) fn count_cancelled(&self) {
-        self.queueing.0.activated.fetch_add(1, Ordering::AcqRel);
+    /// Gives back places that were taken and not used.
+    fn unreserve(&self, places: u64) {
+        self.queueing.0.activated.fetch_sub(places, Ordering::AcqRel);
     }
 
-    /// Do items wait? By whoever queues, to go behind them; and by whoever has counted an item done.
+    /// Is every earlier item on a pool's list by now? Only then may a new one go there at once, else it goes behind
+    /// those that wait. (In this order: an item that has left `inactive` is seen under way or has arrived.)
+    pub(crate) fn may_pass(&self) -> bool {
+        self.inactive.0.is_empty() && self.activating.load(Ordering::SeqCst) == 0
+    }
+
+    /// Do items wait? By a worker that has counted an item done, with a sequentially consistent operation: it sees the
+    /// item, or the item's queueing sees the count.
     pub(crate) fn has_inactive(&self) -> bool {
-        self.nr_inactive.0.load(Ordering::SeqCst) != 0
+        !self.inactive.0.is_empty()
     }
 
-    /// Under the lock of `inactive`. The fence orders it before the caller's look at what is done: a finishing worker
-    /// counts first and looks at this number after, so one of the two sees the other.
-    pub(crate) fn publish(&self, inactive: &List<Node>) {
-        self.nr_inactive.0.store(inactive.len(), Ordering::SeqCst);
+    /// Lets an item wait. True if the caller is to call [`Domain::activate`]: nobody else may notice that there is room.
+    /// (Of a row of items, the first one's queueing does it. Room that comes later comes from an item that ends, and its
+    /// worker looks here.)
+    pub(crate) fn wait(&self, node: Arc<Node>) -> bool {
+        self.inactive.0.push(node)
+    }
+
+    /// Moves what waits to a pool's list, as far as there is room. `each` sees the items.
+    pub(crate) fn activate(&self, pool: &Pool, cpu: usize, reserve: impl Fn(u64) -> u64, each: impl Fn(&Node)) {
+        let _one_at_a_time = lock(&self.activation);
         fence(Ordering::SeqCst);
+        while !self.inactive.0.is_empty() {
+            let places = reserve(ROW);
+            if places == 0 {
+                break;
+            }
+            self.activating.store(1, Ordering::SeqCst);
+            let moved = pool.append_from(cpu, &self.inactive.0, places as usize, &each) as u64;
+            self.activating.store(0, Ordering::SeqCst);
+            if moved < places {
+                // Whoever found no place meanwhile waits now, and if it was the first it is waiting for the lock.
+                self.unreserve(places - moved);
+                fence(Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Takes an item out that waits, if it is here.
+    pub(crate) fn remove(&self, node: &Node) -> Option<Arc<Node>> {
+        let taken = self.inactive.0.remove(node)?;
+        // It is about to be counted done, and was never active: both counts grow, this one first, so that the
+        // difference is never too small.
+        self.queueing.0.activated.fetch_add(1, Ordering::AcqRel);
+        Some(taken)
     }
 }
+
+/// How many places are taken at once.
+const ROW: u64 = 128;

@@ -52,7 +52,7 @@ pub(crate) trait Linked: Send + Sync + Sized {
 
 /// A doubly linked list, first in, first out. Not for several threads at once: it lives under a lock.
 #[derive(Debug)]
-pub(crate) struct List<T: Linked> {
+struct List<T: Linked> {
     id: usize,
     head: *mut T,
     tail: *mut T,
@@ -63,47 +63,71 @@ pub(crate) struct List<T: Linked> {
 unsafe impl<T: Linked> Send for List<T> {}
 
 impl<T: Linked> List<T> {
-    pub(crate) fn new() -> List<T> {
-        List::with_id(next_id())
+    fn new() -> List<T> {
+        List { id: next_id(), head: ptr::null_mut(), tail: ptr::null_mut(), len: 0 }
     }
 
-    fn with_id(id: usize) -> List<T> {
-        List { id, head: ptr::null_mut(), tail: ptr::null_mut(), len: 0 }
-    }
-
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.len
     }
 
     /// The item that [`List::pop_front`] would return.
-    pub(crate) fn front(&self) -> Option<&T> {
+    fn front(&self) -> Option<&T> {
         // SAFETY: `head` is null or an item that this list holds a count of, for as long as `self` is borrowed.
         unsafe { self.head.as_ref() }
     }
 
-    pub(crate) fn push_back(&mut self, item: Arc<T>) {
-        item.links().take(self.id | LISTED);
-        // SAFETY: the item was in no list, by `take`; the pointer came from `Arc::into_raw`.
-        unsafe { self.link_back(Arc::into_raw(item).cast_mut()) }
-    }
-
+    /// Takes a row of items behind the last one.
+    ///
     /// # Safety
-    /// `item` came from `Arc::into_raw`, that count is now the list's, and its `owner` is this list's alone.
-    unsafe fn link_back(&mut self, item: *mut T) {
-        // SAFETY: valid by the contract; nobody else touches its links, since `owner` names this list.
-        let links = unsafe { (*item).links() };
-        links.next.store(ptr::null_mut(), Ordering::Relaxed);
-        links.prev.store(self.tail, Ordering::Relaxed);
+    /// `first` to `last` are linked to each other, `first` backwards to this list's tail, `last` forwards to nothing;
+    /// they came from `Arc::into_raw`, their counts are now this list's, and so is their `owner`.
+    unsafe fn splice_back(&mut self, first: *mut T, last: *mut T, count: usize) {
+        if first.is_null() {
+            return;
+        }
         // SAFETY: `tail` is null or an item this list holds a count of.
         match unsafe { self.tail.as_ref() } {
-            Some(tail) => tail.links().next.store(item, Ordering::Relaxed),
-            None => self.head = item,
+            Some(tail) => tail.links().next.store(first, Ordering::Relaxed),
+            None => self.head = first,
         }
-        self.tail = item;
-        self.len += 1;
+        self.tail = last;
+        self.len += count;
     }
 
-    pub(crate) fn pop_front(&mut self) -> Option<Arc<T>> {
+    /// Moves up to `most` of the first items behind the last one of `to`; `each` sees them. Returns how many.
+    fn move_front(&mut self, to: &mut List<T>, most: usize, mut each: impl FnMut(&T)) -> usize {
+        let first = self.head;
+        let (mut item, mut last, mut count) = (first, ptr::null_mut(), 0);
+        while count < most {
+            // SAFETY: null or an item of this list.
+            let Some(reference) = (unsafe { item.as_ref() }) else { break };
+            reference.links().owner.store(to.id | LISTED, Ordering::Release);
+            each(reference);
+            last = item;
+            item = reference.links().next.load(Ordering::Relaxed);
+            count += 1;
+        }
+        if count == 0 {
+            return 0;
+        }
+        self.head = item;
+        self.len -= count;
+        // SAFETY: null or an item of this list.
+        match unsafe { item.as_ref() } {
+            Some(next) => next.links().prev.store(ptr::null_mut(), Ordering::Relaxed),
+            None => self.tail = ptr::null_mut(),
+        }
+        // SAFETY: not null, since `count` is not 0; still counted by this list, which gives the counts up here.
+        unsafe {
+            (*first).links().prev.store(to.tail, Ordering::Relaxed);
+            (*last).links().next.store(ptr::null_mut(), Ordering::Relaxed);
+            to.splice_back(first, last, count);
+        }
+        count
+    }
+
+    fn pop_front(&mut self) -> Option<Arc<T>> {
         if self.head.is_null() {
             return None;
         }
@@ -112,7 +136,7 @@ impl<T: Linked> List<T> {
     }
 
     /// Takes an item out, if it is in this list.
-    pub(crate) fn remove(&mut self, item: &T) -> Option<Arc<T>> {
+    fn remove(&mut self, item: &T) -> Option<Arc<T>> {
         if item.links().owner.load(Ordering::Acquire) != self.id | LISTED {
             return None;
         }
@@ -172,7 +196,8 @@ impl<T: Linked> Fifo<T> {
         Fifo { id: list.id, inbox: AtomicPtr::new(ptr::null_mut()), len: AtomicUsize::new(0), list: Mutex::new(list) }
     }
 
-    pub(crate) fn push(&self, item: Arc<T>) {
+    /// True if nothing was in the inbox: the first of a row.
+    pub(crate) fn push(&self, item: Arc<T>) -> bool {
         item.links().take(self.id);
         let item = Arc::into_raw(item).cast_mut();
         let mut head = self.inbox.load(Ordering::Relaxed);
@@ -180,7 +205,7 @@ impl<T: Linked> Fifo<T> {
             // SAFETY: this thread's alone until the exchange below succeeds: `take` made this list its owner.
             unsafe { (*item).links().next.store(head, Ordering::Relaxed) };
             match self.inbox.compare_exchange_weak(head, item, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
+                Ok(_) => return head.is_null(),
                 Err(now) => head = now,
             }
         }
@@ -188,7 +213,7 @@ impl<T: Linked> Fifo<T> {
 
     /// Is there nothing to take? Exact after a fence, as the idle protocol needs it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.inbox.load(Ordering::Acquire).is_null() && self.len.load(Ordering::Acquire) == 0
+        self.inbox.load(Ordering::SeqCst).is_null() && self.len.load(Ordering::SeqCst) == 0
     }
 
     /// Under the lock: what is in the inbox goes to the list proper.
@@ -196,27 +221,26 @@ impl<T: Linked> Fifo<T> {
         if self.inbox.load(Ordering::Relaxed).is_null() {
             return;
         }
+        // Never looks empty in between: the list proper is not, before the inbox is.
+        self.len.store(list.len() + 1, Ordering::Release);
         // The swap takes the whole stack, so there is no pop that could meet an item pushed again (ABA).
-        let mut item = self.inbox.swap(ptr::null_mut(), Ordering::AcqRel);
-        let mut previous = ptr::null_mut();
-        // Turned round in place first: the last pushed is at the head.
+        let newest = self.inbox.swap(ptr::null_mut(), Ordering::AcqRel);
+        // One walk from the newest to the oldest turns it round: `next` is the older one, and becomes the newer one.
+        let (mut item, mut newer, mut count) = (newest, ptr::null_mut(), 0);
         // SAFETY: the items of the stack are valid (each is a count given up by `push`) and, since the swap, this
         // thread's alone.
         while let Some(reference) = unsafe { item.as_ref() } {
-            let next = reference.links().next.load(Ordering::Relaxed);
-            reference.links().next.store(previous, Ordering::Relaxed);
-            previous = item;
-            item = next;
+            let links = reference.links();
+            let older = links.next.load(Ordering::Relaxed);
+            links.next.store(newer, Ordering::Relaxed);
+            links.prev.store(if older.is_null() { list.tail } else { older }, Ordering::Relaxed);
+            links.owner.store(self.id | LISTED, Ordering::Release);
+            newer = item;
+            item = older;
+            count += 1;
         }
-        let mut item = previous;
-        // SAFETY: as above.
-        while let Some(reference) = unsafe { item.as_ref() } {
-            let next = reference.links().next.load(Ordering::Relaxed);
-            reference.links().owner.store(self.id | LISTED, Ordering::Release);
-            // SAFETY: `push` gave its count to this list, and `owner` is this list.
-            unsafe { list.link_back(item) };
-            item = next;
-        }
+        // SAFETY: `newer` is the oldest item now; `push` gave the counts to this list, and `owner` is this list.
+        unsafe { list.splice_back(newer, newest, count) };
     }
 
     fn publish(&self, list: &MutexGuard<'_, List<T>>) {
@@ -235,12 +259,19 @@ impl<T: Linked> Fifo<T> {
         Some((item, seen))
     }
 
-    /// Puts items behind all that were pushed before.
-    pub(crate) fn append(&self, items: impl IntoIterator<Item = Arc<T>>) {
-        let mut list = lock(&self.list);
-        self.absorb(&mut list);
-        items.into_iter().for_each(|item| list.push_back(item));
-        self.publish(&list);
+    /// Moves up to `most` of the first items behind all that were pushed to another one; `each` sees them. Returns how
+    /// many. Two of these in opposite directions would deadlock: items move from waiting to active only.
+    pub(crate) fn move_to(&self, other: &Fifo<T>, most: usize, each: impl FnMut(&T)) -> usize {
+        let mut from = lock(&self.list);
+        if from.len() < most {
+            self.absorb(&mut from);
+        }
+        let mut to = lock(&other.list);
+        other.absorb(&mut to);
+        let moved = from.move_front(&mut to, most, each);
+        other.publish(&to);
+        self.publish(&from);
+        moved
     }
 
     /// Takes an item out of the middle, if it is here. One that is just being pushed or popped is not.

@@ -9,13 +9,21 @@ use crate::state::WorkState;
 use crate::sync::lock;
 use crate::work::Work;
 
-type Reusable = Box<dyn Fn(&Work) + Send + Sync>;
-type Once = Box<dyn FnOnce() + Send>;
+pub(crate) type Reusable = Box<dyn Fn(&Work) + Send + Sync>;
+pub(crate) type Once = Box<dyn FnOnce() + Send>;
 
-/// The function.
-pub(crate) enum Func {
-    Reusable(Reusable),
+/// What an item does.
+pub(crate) enum Body {
+    /// Apart from the node, so that the nodes of one-shot items stay small.
+    Work(Box<WorkBody>),
     Once(Mutex<Option<Once>>),
+}
+
+/// A reusable item's function and state.
+pub(crate) struct WorkBody {
+    pub(crate) f: Reusable,
+    pub(crate) state: WorkState,
+    pub(crate) panics: AtomicU64,
 }
 
 /// Where a pending item was put. A hint for cancel, which checks under the lock.
@@ -42,37 +50,35 @@ pub(crate) struct Queued {
     pub(crate) color: usize,
 }
 
+/// What both sides touch for every item comes first, in one or two cache lines.
+#[repr(C)]
 pub(crate) struct Node {
     links: Links<Node>,
-    pub(crate) state: WorkState,
-    pub(crate) func: Func,
-    /// The address of `wq`, to compare without the lock. An item that is queued to one queue again and again touches no
-    /// reference count of the queue.
-    wq_address: AtomicUsize,
-    wq: Mutex<Option<Arc<WqInner>>>,
     at: AtomicU64,
     active_at: AtomicU64,
     /// CPU (16 bits), domain (16 bits), colour (1 bit).
     packed: AtomicU64,
     place: AtomicUsize,
-    pub(crate) panics: AtomicU64,
+    pub(crate) body: Body,
+    /// The address of `wq`, to compare without the lock. An item that is queued to one queue again and again touches no
+    /// reference count of the queue.
+    wq_address: AtomicUsize,
+    wq: Mutex<Option<Arc<WqInner>>>,
 }
 
 const INACTIVE: usize = usize::MAX;
 
 impl Node {
-    pub(crate) fn new(func: Func) -> Arc<Node> {
+    pub(crate) fn new(body: Body) -> Arc<Node> {
         Arc::new(Node {
             links: Links::new(),
-            state: WorkState::new(),
-            func,
+            body,
             wq_address: AtomicUsize::new(0),
             wq: Mutex::new(None),
             at: AtomicU64::new(0),
             active_at: AtomicU64::new(0),
             packed: AtomicU64::new(0),
             place: AtomicUsize::new(INACTIVE),
-            panics: AtomicU64::new(0),
         })
     }
 
@@ -143,14 +149,5 @@ impl Node {
 impl Linked for Node {
     fn links(&self) -> &Links<Node> {
         &self.links
-    }
-}
-
-impl std::fmt::Debug for Node {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Node")
-            .field("pending", &self.state.is_pending())
-            .field("running", &self.state.is_running())
-            .finish_non_exhaustive()
     }
 }

@@ -146,11 +146,15 @@ impl Pool {
         self.notify();
     }
 
-    /// The same for several.
-    pub(crate) fn append(&self, cpu: usize, nodes: impl Iterator<Item = Arc<Node>>) {
+    /// The same for up to `most` that waited. Returns how many.
+    pub(crate) fn append_from(&self, cpu: usize, from: &Fifo<Node>, most: usize, each: impl Fn(&Node)) -> usize {
         let shard = self.shard_of(cpu);
-        self.shards[shard].0.append(nodes.inspect(|node| node.set_place(Place::Shard(shard))));
+        let moved = from.move_to(&self.shards[shard].0, most, |node| {
+            node.set_place(Place::Shard(shard));
+            each(node);
+        });
         self.notify();
+        moved
     }
 
     pub(crate) fn remove(&self, shard: usize, node: &Node) -> Option<Arc<Node>> {

@@ -1,12 +1,12 @@
 //! The workqueue: a domain for flush, limits and statistics. It owns no threads.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use crate::domain::{Domain, Padded};
 use crate::error::{AllocError, FlushError, MaxActiveError, QueueOnError, WQ_DFL_ACTIVE, WQ_MAX_ACTIVE, WQ_NAME_MAX};
 use crate::flags::WqFlags;
-use crate::node::{Func, Node, Place, Queued};
+use crate::node::{Body, Node, Once, Place, Queued};
 use crate::pool::Pool;
 use crate::pools::{Pools, PoolsHandle};
 use crate::stats::{Hists, WqStats};
@@ -24,6 +24,9 @@ pub struct Flushed {
     pub panics: u64,
 }
 
+/// How many spare nodes a CPU keeps, about.
+const SPARE: usize = 256;
+
 /// A queue's counts on one CPU.
 #[derive(Default)]
 pub(crate) struct PerCpu {
@@ -32,6 +35,11 @@ pub(crate) struct PerCpu {
     /// Items done (run or cancelled), by flush colour: of a bound queue on their CPU, else where they ended.
     done: [AtomicU64; 2],
     pub(crate) migrated: AtomicU64,
+    /// Nodes of one-shot items that have run, for the next ones. Each holds the queue, so the last handle's drop empties
+    /// these.
+    spare: Mutex<Vec<Arc<Node>>>,
+    /// How many, to look at without the lock.
+    nr_spare: AtomicUsize,
     /// Made by the first item that runs here.
     pub(crate) hists: OnceLock<Box<Hists>>,
 }
@@ -39,6 +47,24 @@ pub(crate) struct PerCpu {
 impl PerCpu {
     pub(crate) fn queued(&self) -> u64 {
         self.queued.iter().map(|n| n.load(Ordering::Acquire)).sum()
+    }
+
+    /// Takes a spare node, and hands the others to another CPU if one is given.
+    fn take_spare(&self, rest_to: Option<&PerCpu>) -> Option<Arc<Node>> {
+        if self.nr_spare.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut spare = lock(&self.spare);
+        let node = spare.pop();
+        let rest = rest_to.map(|to| (to, std::mem::take(&mut *spare)));
+        self.nr_spare.store(spare.len(), Ordering::Relaxed);
+        drop(spare);
+        if let Some((to, mut rest)) = rest {
+            let mut spare = lock(&to.spare);
+            spare.append(&mut rest);
+            to.nr_spare.store(spare.len(), Ordering::Relaxed);
+        }
+        node
     }
 
     pub(crate) fn done(&self) -> u64 {
@@ -70,6 +96,8 @@ pub(crate) struct WqInner {
     waiters: AtomicUsize,
     /// Drains in progress; for ever above 0 once destroyed.
     draining: AtomicUsize,
+    /// The last handle is gone.
+    closed: AtomicBool,
     pub(crate) panics: AtomicU64,
     pub(crate) cancelled: AtomicU64,
     flush: Mutex<FlushState>,
@@ -91,12 +119,21 @@ impl WqInner {
         };
         let now = time::now();
         node.set_queued(self, &Queued { at: now, active_at: now, cpu, domain, color });
-        if !self.domains[domain].has_inactive() && self.reserve(domain, 1) == 1 {
+        let d = &self.domains[domain];
+        if d.may_pass() && self.reserve(domain, 1) == 1 {
             self.pools[domain].push(shard, node);
         } else {
-            self.queue_inactive(domain, shard, node);
+            node.set_place(Place::Inactive);
+            if d.wait(node) {
+                self.activate(domain, shard, 0);
+            }
         }
         true
+    }
+
+    fn spawn(self: &Arc<Self>, f: Once, target: Option<usize>) -> bool {
+        let node = self.once(f);
+        self.queue(node, target)
     }
 
     /// Counts an item in the current colour, unless the queue is draining and the caller is not one of its items.
@@ -137,38 +174,14 @@ impl WqInner {
         if self.is_bound() { self.percpu[domain].0.done() } else { self.percpu.iter().map(|p| p.0.done()).sum() }
     }
 
-    #[cold]
-    fn queue_inactive(&self, domain: usize, shard: usize, node: Arc<Node>) {
-        let d = &self.domains[domain];
-        let mut inactive = lock(&d.inactive);
-        node.set_place(Place::Inactive);
-        inactive.push_back(node);
-        d.publish(&inactive);
-        // Those before it have been looked after already: by a worker that is yet to finish, or by their own queueing.
-        if inactive.len() == 1 {
-            drop(inactive);
-            self.activate(domain, shard, 0);
-        }
-    }
-
     /// Moves items that wait to the pool's list, as far as `max_active` allows. `now` is 0 for the time of queueing.
     pub(crate) fn activate(&self, domain: usize, cpu: usize, now: u64) {
-        let d = &self.domains[domain];
-        let mut inactive = lock(&d.inactive);
-        while inactive.len() > 0 {
-            let places = self.reserve(domain, inactive.len() as u64);
-            if places == 0 {
-                break;
+        let each = |node: &Node| {
+            if now != 0 {
+                node.set_active_at(now);
             }
-            let items = (0..places).map_while(|_| inactive.pop_front()).inspect(|node| {
-                if now != 0 {
-                    node.set_active_at(now);
-                }
-            });
-            self.pools[domain].append(cpu, items);
-            // Only now: until it is on the list, nobody may queue past it.
-            d.publish(&inactive);
-        }
+        };
+        self.domains[domain].activate(&self.pools[domain], cpu, |wanted| self.reserve(domain, wanted), each);
     }
 
     pub(crate) fn has_inactive(&self, domain: usize) -> bool {
@@ -254,6 +267,34 @@ impl WqInner {
         seen
     }
 
+    /// A node for a one-shot item: one that has run before, if there is one here or on the next CPU.
+    fn once(&self, f: Once) -> Arc<Node> {
+        let here = self.pools[0].shared.current_index();
+        let next = (here + 1) % self.percpu.len();
+        let Some(node) = self.percpu[here].0.take_spare(None).or_else(|| {
+            let rest = &self.percpu[here].0;
+            self.percpu[next].0.take_spare(Some(rest))
+        }) else {
+            return Node::new(Body::Once(Mutex::new(Some(f))));
+        };
+        if let Body::Once(place) = &node.body {
+            *lock(place) = Some(f);
+        }
+        node
+    }
+
+    /// Gives nodes of one-shot items that have run for the next ones.
+    pub(crate) fn give_spare(&self, cpu: usize, nodes: &mut Vec<Arc<Node>>) {
+        let percpu = &self.percpu[cpu].0;
+        let mut spare = lock(&percpu.spare);
+        if spare.len() < SPARE && !self.closed.load(Ordering::Acquire) {
+            spare.append(nodes);
+            percpu.nr_spare.store(spare.len(), Ordering::Relaxed);
+        }
+        drop(spare);
+        nodes.clear();
+    }
+
     /// Waits until nothing is left; items may still queue others.
     fn wait_empty(&self) {
         self.wait_idle(|| self.is_idle(0) && self.is_idle(1));
@@ -277,14 +318,7 @@ impl WqInner {
         // A hint that may be stale; that the item really is on the list is checked under the list's lock.
         let domain = node.queued().domain;
         match node.place() {
-            Place::Inactive => {
-                let d = self.domains.get(domain)?;
-                let mut inactive = lock(&d.inactive);
-                let taken = inactive.remove(node)?;
-                d.publish(&inactive);
-                d.count_cancelled();
-                Some(taken)
-            }
+            Place::Inactive => self.domains.get(domain)?.remove(node),
             Place::Shard(shard) => self.pools.get(domain)?.remove(shard, node),
         }
     }
@@ -315,6 +349,11 @@ impl Drop for Handle {
         self.inner.draining.fetch_add(1, Ordering::SeqCst);
         if !inside_queue(&self.inner) {
             self.inner.wait_empty();
+        }
+        self.inner.closed.store(true, Ordering::Release);
+        for percpu in &self.inner.percpu {
+            let nodes = std::mem::take(&mut *lock(&percpu.0.spare));
+            drop(nodes);
         }
     }
 }
@@ -368,6 +407,7 @@ impl Workqueue {
             color: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             draining: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
             panics: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             flush: Mutex::default(),
@@ -408,12 +448,13 @@ impl Workqueue {
 
     fn queue_work(&self, work: &Work, target: Option<usize>) -> bool {
         let node = work.node();
-        if !node.state.try_claim() {
+        let state = &work.body().state;
+        if !state.try_claim() {
             return false;
         }
         let queued = self.inner().queue(Arc::clone(node), target);
         if !queued {
-            node.state.release();
+            state.release();
         }
         queued
     }
@@ -421,7 +462,7 @@ impl Workqueue {
     /// Queues a function to run once. False (and it is dropped) if the queue is draining and the caller is not one of
     /// its items.
     pub fn spawn(&self, f: impl FnOnce() + Send + 'static) -> bool {
-        self.inner().queue(once(f), None)
+        self.inner().spawn(Box::new(f), None)
     }
 
     /// As [`spawn`](Workqueue::spawn), on the given CPU as [`queue_on`](Workqueue::queue_on).
@@ -430,7 +471,7 @@ impl Workqueue {
     /// As `queue_on`.
     pub fn spawn_on(&self, cpu: u32, f: impl FnOnce() + Send + 'static) -> Result<bool, QueueOnError> {
         let index = self.index_of(cpu)?;
-        Ok(self.inner().queue(once(f), Some(index)))
+        Ok(self.inner().spawn(Box::new(f), Some(index)))
     }
 
     /// Waits until every item that was queued before this call is done. Items queued meanwhile do not prolong it.
@@ -511,10 +552,6 @@ impl std::fmt::Debug for Workqueue {
             .field("max_active", &inner.max_active())
             .finish_non_exhaustive()
     }
-}
-
-fn once(f: impl FnOnce() + Send + 'static) -> Arc<Node> {
-    Node::new(Func::Once(Mutex::new(Some(Box::new(f)))))
 }
 
 fn check_max_active(max_active: usize) -> Result<u64, MaxActiveError> {

@@ -1,12 +1,12 @@
 //! The reusable work item.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use crate::error::{CancelError, FlushError};
-use crate::node::{Func, Node};
-use crate::state::Grab;
+use crate::node::{Body, Node, WorkBody};
+use crate::state::{Grab, WorkState};
 use crate::worker::{blocking, inside_item, inside_queue};
 
 /// A work item that can be queued again and again, and never runs on two workers at once.
@@ -44,11 +44,20 @@ pub struct Work {
 impl Work {
     /// An item that runs `f`.
     pub fn new(f: impl Fn(&Work) + Send + Sync + 'static) -> Work {
-        Work { node: Node::new(Func::Reusable(Box::new(f))) }
+        let body = WorkBody { f: Box::new(f), state: WorkState::new(), panics: AtomicU64::new(0) };
+        Work { node: Node::new(Body::Work(Box::new(body))) }
     }
 
+    /// Of a node that has the body of a reusable item.
     pub(crate) fn from_node(node: Arc<Node>) -> Work {
         Work { node }
+    }
+
+    pub(crate) fn body(&self) -> &WorkBody {
+        match &self.node.body {
+            Body::Work(body) => body,
+            Body::Once(_) => unreachable!("only nodes with this body are made into a Work"),
+        }
     }
 
     pub(crate) fn node(&self) -> &Arc<Node> {
@@ -71,13 +80,13 @@ impl Work {
         if !self.is_busy() {
             return Ok(false);
         }
-        Ok(blocking(|| self.node.state.flush()))
+        Ok(blocking(|| self.body().state.flush()))
     }
 
     /// Takes the item off its queue. True if it was pending: that run will not be. A run under way goes on.
     pub fn cancel(&self) -> bool {
         loop {
-            let node = match self.node.state.grab() {
+            let node = match self.body().state.grab() {
                 Grab::Idle => return false,
                 Grab::Owned => Some(Arc::clone(&self.node)),
                 Grab::Listed => self.node.wq().and_then(|wq| wq.take_out(&self.node)),
@@ -89,7 +98,7 @@ impl Work {
             };
             // The pending instance is this caller's now, so the queueing data hold still.
             let (wq, queued) = (node.wq(), node.queued());
-            node.state.release();
+            self.body().state.release();
             if let Some(wq) = wq {
                 wq.complete_cancelled(&queued);
             }
@@ -106,28 +115,28 @@ impl Work {
         if inside_item(&self.node) {
             return Err(CancelError);
         }
-        self.node.state.disable();
+        self.body().state.disable();
         let pending = self.cancel();
-        if self.node.state.is_running() {
-            blocking(|| self.node.state.wait_not_running());
+        if self.body().state.is_running() {
+            blocking(|| self.body().state.wait_not_running());
         }
-        self.node.state.enable();
+        self.body().state.enable();
         Ok(pending)
     }
 
     /// Is it queued, and has not started?
     pub fn is_pending(&self) -> bool {
-        self.node.state.is_pending()
+        self.body().state.is_pending()
     }
 
     /// Is it pending or running? Only a hint unless nobody else queues it.
     pub fn is_busy(&self) -> bool {
-        self.node.state.is_pending() || self.node.state.is_running()
+        self.body().state.is_pending() || self.body().state.is_running()
     }
 
     /// How many of its runs have panicked.
     pub fn panics(&self) -> u64 {
-        self.node.panics.load(Ordering::Relaxed)
+        self.body().panics.load(Ordering::Relaxed)
     }
 }
 
@@ -135,7 +144,7 @@ impl std::fmt::Debug for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Work")
             .field("pending", &self.is_pending())
-            .field("running", &self.node.state.is_running())
+            .field("running", &self.body().state.is_running())
             .field("panics", &self.panics())
             .finish_non_exhaustive()
     }

@@ -11,7 +11,7 @@ use postread_sys::{CpuSet, affinity, gettid, priority};
 
 use crate::config::HighPriorityPolicy;
 use crate::idle::{Sleeper, Slept};
-use crate::node::{Func, Node, Queued};
+use crate::node::{Body, Node, Queued};
 use crate::pool::{Pool, Taken, WorkerInfo};
 use crate::queue::WqInner;
 use crate::state::{Finish, Start};
@@ -113,7 +113,7 @@ pub(crate) fn main(pool: &Arc<Pool>, slot: usize, info: &Arc<WorkerInfo>, ready:
         }
     }
     CURRENT.with(|current| *current.pool.borrow_mut() = Some(Arc::clone(pool)));
-    Worker { pool, me: Sleeper::current(), wq: None, owed: None, now: 0, turns: 0 }.run();
+    Worker { pool, me: Sleeper::current(), wq: None, owed: None, now: 0, turns: 0, row: 0, spare: Vec::new() }.run();
     CURRENT.with(|current| *current.pool.borrow_mut() = None);
     pool.forget_worker(slot);
 }
@@ -154,7 +154,19 @@ struct Worker<'a> {
     /// The time, when the last item ended just now; else 0.
     now: u64,
     turns: usize,
+    /// Items since it last found none.
+    row: u32,
+    /// Nodes of one-shot items of `wq` that have run.
+    spare: Vec<Arc<Node>>,
 }
+
+/// A worker that ran so many items since it last found none looks about before it sleeps: some microseconds.
+const LONG_ROW: u32 = 16;
+const LOOKS: u32 = 32;
+const PAUSES: u32 = 4;
+
+/// So many at a time are given back.
+const SPARE_ROW: usize = 32;
 
 impl Worker<'_> {
     fn run(mut self) {
@@ -178,9 +190,10 @@ impl Worker<'_> {
                 }
                 self.process(taken);
             }
-            if self.settle() {
+            if self.settle() || self.linger() {
                 continue;
             }
+            self.give_spare();
             self.wq = None;
             self.now = 0;
             let shutdown = &self.pool.shared.shutdown;
@@ -197,6 +210,20 @@ impl Worker<'_> {
         }
     }
 
+    /// After a row of items more are likely to come at once, and a sleep and a wake-up cost as much as many of them: the
+    /// worker looks about for a moment. After a few items it does not, so sparse items cost no CPU time beside their own.
+    fn linger(&mut self) -> bool {
+        if std::mem::take(&mut self.row) < LONG_ROW || self.pool.idle.too_many() {
+            return false;
+        }
+        (0..LOOKS).any(|_| {
+            for _ in 0..PAUSES {
+                std::hint::spin_loop();
+            }
+            self.pool.has_work()
+        })
+    }
+
     fn take(&mut self) -> Option<Taken> {
         let cpu = match self.pool.cpu {
             Some(_) => 0,
@@ -210,24 +237,42 @@ impl Worker<'_> {
     }
 
     fn process(&mut self, taken: Taken) {
-        let node = taken.node;
-        let reusable = matches!(node.func, Func::Reusable(_));
-        if reusable && node.state.is_running() {
-            // Rare enough to settle first: the other worker may be long about it.
-            self.settle();
+        self.row = self.row.saturating_add(1);
+        let queued = taken.node.queued();
+        self.turn_to(&taken.node);
+        match &taken.node.body {
+            Body::Once(f) => {
+                self.settle_before(&queued, taken.same_next);
+                let f = lock(f).take();
+                self.run_one(&taken.node, &queued, || {
+                    if let Some(f) = f {
+                        f();
+                    }
+                });
+                self.complete(&queued);
+                self.spare.push(taken.node);
+                if self.spare.len() >= SPARE_ROW {
+                    self.give_spare();
+                }
+            }
+            Body::Work(_) => self.process_work(Work::from_node(taken.node), queued, taken.same_next),
         }
-        let mut queued = node.queued();
-        self.turn_to(&node);
-        self.settle_before(&queued, taken.same_next);
-        if reusable && node.state.start() == Start::Deferred {
+    }
+
+    fn process_work(&mut self, work: Work, mut queued: Queued, same_next: bool) {
+        let body = work.body();
+        // An item that still runs elsewhere is left to that worker, which may be long about it: nothing is put off.
+        self.settle_before(&queued, same_next && !body.state.is_running());
+        if body.state.start() == Start::Deferred {
             return;
         }
-        let work = Work::from_node(node);
         loop {
-            self.run_one(&work, &queued);
-            if !reusable || work.node().state.finish() == Finish::Idle {
+            if self.run_one(work.node(), &queued, || (body.f)(&work)) {
+                body.panics.fetch_add(1, Ordering::Relaxed);
+            }
+            if body.state.finish() == Finish::Idle {
                 self.complete(&queued);
-                if reusable && Arc::strong_count(work.node()) == 1 {
+                if Arc::strong_count(work.node()) == 1 {
                     // The function goes with it, and perhaps the last handle of a queue, whose drop waits.
                     self.settle();
                 }
@@ -237,7 +282,14 @@ impl Worker<'_> {
             self.settle();
             queued = work.node().queued();
             self.turn_to(work.node());
-            work.node().state.restart();
+            body.state.restart();
+        }
+    }
+
+    fn give_spare(&mut self) {
+        let cpu = self.cpu();
+        if let Some(wq) = &self.wq {
+            wq.give_spare(cpu, &mut self.spare);
         }
     }
 
@@ -250,31 +302,24 @@ impl Worker<'_> {
     fn turn_to(&mut self, node: &Node) {
         if !self.wq.as_ref().is_some_and(|wq| node.is_on(wq)) {
             self.settle();
+            self.give_spare();
             self.wq = node.wq();
         }
     }
 
-    fn run_one(&mut self, work: &Work, queued: &Queued) {
+    /// True if it panicked.
+    fn run_one(&mut self, node: &Arc<Node>, queued: &Queued, f: impl FnOnce()) -> bool {
         let start = if self.now != 0 { self.now } else { time::now() };
         let cpu = self.cpu();
-        let node = work.node();
         let wq = Arc::as_ptr(self.wq()) as usize;
         let address = Arc::as_ptr(node) as usize;
         CURRENT.with(|current| {
             current.node.set(address);
             current.wq.set(wq);
         });
-        let outcome = catch_unwind(AssertUnwindSafe(|| match &node.func {
-            Func::Reusable(f) => f(work),
-            Func::Once(f) => {
-                let f = lock(f).take();
-                if let Some(f) = f {
-                    f();
-                }
-            }
-        }));
+        let outcome = catch_unwind(AssertUnwindSafe(f));
+        let panicked = outcome.is_err();
         if let Err(payload) = outcome {
-            node.panics.fetch_add(1, Ordering::Relaxed);
             self.wq().count_panic();
             // The payload's own destructor may panic too.
             if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
@@ -287,6 +332,7 @@ impl Worker<'_> {
         });
         self.now = time::now();
         self.wq().record(cpu, queued, start, self.now);
+        panicked
     }
 
     /// The index of the CPU that this worker is on.
