@@ -266,3 +266,38 @@ fn index(first: u64, step: u64) -> impl FnMut(u64) -> Tweak {
         tweak
     }
 }
+
+/// The parts by themselves, for the benchmark that compares the whole with them. No part of the interface.
+#[doc(hidden)]
+pub mod parts {
+    use super::{Platform, Poly1305, PolyKey, Stream, chacha, nh};
+
+    /// XORs `data` with the ChaCha stream of `key`, nonce 1.
+    pub fn xor_stream(platform: Platform, stream: Stream, key: &[u8; 32], data: &mut [u8]) {
+        chacha::xor_stream(platform.or_detected(), stream.double_rounds(), &chacha::key_words(key), 1, data);
+    }
+
+    /// The first half of the hash of a message: an NH hash of each 1024 bytes.
+    #[allow(missing_debug_implementations)]
+    pub struct Nh(nh::NhKey, Platform);
+
+    impl Nh {
+        /// A key for a CPU level.
+        pub fn new(key: &[u8; nh::KEY], platform: Platform) -> Self {
+            Self(nh::NhKey::new(key), platform.or_detected())
+        }
+
+        /// Calls `out` with each hash.
+        pub fn hashes(&self, message: &[u8], out: impl FnMut([u64; 4])) {
+            message.chunks(nh::MESSAGE).map(|piece| self.0.hash(self.1, piece)).for_each(out);
+        }
+    }
+
+    /// The second half of the hash of a message.
+    pub fn poly1305(r: &[u8; 16], hashes: &[u128]) -> u128 {
+        let key = PolyKey::new(r);
+        let mut poly = Poly1305::new(&key);
+        hashes.iter().for_each(|&block| poly.block(block));
+        poly.finish()
+    }
+}

@@ -8,6 +8,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod ssse3;
 
 use crate::Platform;
 
@@ -45,6 +47,9 @@ pub(crate) fn xor_stream(platform: Platform, double_rounds: DoubleRounds, key: &
         }
         if platform >= Platform::Avx2 {
             return avx2::xor_stream(double_rounds, &start, 0, data);
+        }
+        if platform >= Platform::AesNi {
+            return ssse3::xor_stream(double_rounds, &start, 0, data);
         }
     }
     let _ = platform;

@@ -134,7 +134,7 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
 fn agrees(rounds: u32, key: &[u8], tweak: &[u8], plain: &[u8]) {
     let mut wanted = plain.to_vec();
     by_the_paper(rounds, key, tweak, &mut wanted);
-    if plain.len() <= 4096 && plain.len() % 16 == 0 && tweak.len() <= 32 {
+    if plain.len() <= 4096 && plain.len().is_multiple_of(16) && tweak.len() <= 32 {
         let mut theirs = plain.to_vec();
         match rounds {
             12 => Cipher::<XChaCha12, Aes256>::new_from_slice(key).expect("32 bytes").encrypt(&mut theirs, tweak),

@@ -1,9 +1,9 @@
-//! ChaCha at level AVX2: eight blocks at a time, a word of each in a vector. Up to four last blocks go to the portable
-//! code, which computes four at a time.
+//! ChaCha at level AVX2: eight blocks at a time, a word of each in a vector. Up to four last blocks go to the
+//! SSSE3 code.
 
 #![allow(unsafe_code)]
 
-use super::{BLOCK, DoubleRounds, portable};
+use super::{BLOCK, DoubleRounds, ssse3};
 use crate::Platform;
 use core::arch::x86_64::*;
 
@@ -29,7 +29,7 @@ fn xor_stream_avx2(double_rounds: DoubleRounds, start: &[u32; 16], mut counter: 
         xor_batch(double_rounds, start, counter, &mut padded);
         rest.copy_from_slice(&padded[..rest.len()]);
     } else if !rest.is_empty() {
-        portable::xor_stream(double_rounds, start, counter, rest);
+        ssse3::xor_stream(double_rounds, start, counter, rest);
     }
 }
 

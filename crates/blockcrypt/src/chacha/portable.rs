@@ -37,21 +37,23 @@ pub(super) fn xor_stream(double_rounds: DoubleRounds, start: &[u32; 16], mut cou
         first[13] = blocks.map(|block| (block >> 32) as u32);
         let mut x = first;
         for _ in 0..double_rounds {
-            for column in 0..4 {
-                quarter_round(&mut x, column, column + 4, column + 8, column + 12);
-            }
-            for column in 0..4 {
-                quarter_round(&mut x, column, (column + 1) % 4 + 4, (column + 2) % 4 + 8, (column + 3) % 4 + 12);
+            quarter_round(&mut x, 0, 4, 8, 12);
+            quarter_round(&mut x, 1, 5, 9, 13);
+            quarter_round(&mut x, 2, 6, 10, 14);
+            quarter_round(&mut x, 3, 7, 11, 15);
+            quarter_round(&mut x, 0, 5, 10, 15);
+            quarter_round(&mut x, 1, 6, 11, 12);
+            quarter_round(&mut x, 2, 7, 8, 13);
+            quarter_round(&mut x, 3, 4, 9, 14);
+        }
+        let mut stream = [0; LANES * BLOCK];
+        for (i, (x, first)) in x.iter().zip(&first).enumerate() {
+            for (block, word) in stream.as_chunks_mut::<BLOCK>().0.iter_mut().zip(add(*x, *first)) {
+                block[4 * i..4 * i + 4].copy_from_slice(&word.to_le_bytes());
             }
         }
-        for (lane, block) in batch.chunks_mut(BLOCK).enumerate() {
-            let mut stream = [0; BLOCK];
-            for ((bytes, x), first) in stream.as_chunks_mut::<4>().0.iter_mut().zip(&x).zip(&first) {
-                *bytes = x[lane].wrapping_add(first[lane]).to_le_bytes();
-            }
-            for (byte, stream) in block.iter_mut().zip(&stream) {
-                *byte ^= stream;
-            }
+        for (byte, stream) in batch.iter_mut().zip(&stream) {
+            *byte ^= stream;
         }
         counter = counter.wrapping_add(LANES as u64);
     }
