@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use postread_fsimage::ext4::{Error, Ext4, FileType, Inode};
+use postread_fsimage::ext4::{Error, Ext4, ExtentKind, FileType, Inode};
 use postread_io::ReadAt;
-use postread_tests::unpack_image;
+use postread_tests::{require_tool, run, unpack_image};
 use postread_volume::{Magic, detect};
 use sha2::{Digest, Sha256, Sha512};
 
@@ -24,10 +25,9 @@ fn images(extension: &str) -> Vec<(PathBuf, String)> {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             let name = path.to_string_lossy().into_owned();
-            if let Some(stem) = name.strip_suffix(".img.zst") {
-                if let Ok(list) = fs::read_to_string(format!("{stem}.{extension}")) {
-                    out.push((path, list));
-                }
+            let Some(stem) = name.strip_suffix(".img.zst") else { continue };
+            if let Ok(list) = fs::read_to_string(format!("{stem}.{extension}")) {
+                out.push((path, list));
             }
         }
     }
@@ -218,4 +218,68 @@ fn verity_metadata_is_where_the_digest_says() {
         assert!(matches!(result, Err(Error::WrongKind { .. })));
     });
     assert!(count >= 2, "{count}");
+}
+
+/// What `debugfs` says of an inode that `stat` can't: generation, flags, project, blocks of the file.
+#[test]
+fn inodes_as_debugfs_shows_them() {
+    let Some(debugfs) = require_tool("debugfs") else { return };
+    for name in ["fscrypt/xts-pad32", "fscrypt/no-extents", "ext4/ext4-verity"] {
+        let image = unpack_image(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("images/{name}.img.zst")));
+        let fs = load(image.path());
+        let script = tempfile::NamedTempFile::new().unwrap();
+        let (found, _) = walk(&fs);
+        let commands: String = found.values().map(|inode| format!("stat <{0}>\nblocks <{0}>\n", inode.ino)).collect();
+        fs::write(script.path(), commands).unwrap();
+        let shown = run(Command::new(&debugfs).arg("-f").args([script.path(), image.path()])).stdout;
+        let shown = String::from_utf8_lossy(&shown).into_owned();
+        let answers: Vec<&str> = shown.split("debugfs: stat ").skip(1).collect();
+        assert_eq!(answers.len(), found.len());
+        for (inode, answer) in found.values().zip(answers) {
+            let number = |key: &str| -> u64 {
+                let rest = answer.split(key).nth(1).unwrap_or_else(|| panic!("{key} in {answer}")).trim_start();
+                let digits = rest.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap();
+                match digits.strip_prefix("0x") {
+                    Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
+                    None => digits.parse().unwrap(),
+                }
+            };
+            assert_eq!(number("Inode:"), u64::from(inode.ino));
+            assert_eq!(number("Generation:"), u64::from(inode.generation));
+            assert_eq!(number("Flags:"), u64::from(inode.flags.bits()));
+            assert_eq!(number("Project:"), u64::from(inode.project));
+            assert_eq!(number("File ACL:"), inode.file_acl);
+            if inode.is_fast_symlink() {
+                continue;
+            }
+            // Blocks of the file, past its end too; debugfs also lists those of the map itself.
+            let blocks = answer.split("debugfs: blocks ").nth(1).unwrap().split_once('\n').unwrap().1;
+            let blocks: Vec<u64> = blocks.split_whitespace().filter_map(|block| block.parse().ok()).collect();
+            let block_size = u64::from(fs.superblock().block_size);
+            let ours: Vec<u64> = fs
+                .extents(inode)
+                .unwrap()
+                .into_iter()
+                .filter(|extent| extent.kind != ExtentKind::Hole)
+                .flat_map(|extent| extent.physical / block_size..(extent.physical + extent.len) / block_size)
+                .collect();
+            let listed: Vec<u64> = blocks.iter().copied().filter(|block| ours.contains(block)).collect();
+            assert_eq!(listed, ours, "inode {}", inode.ino);
+            assert!(blocks.len() - ours.len() <= 3 + ours.len() / 80, "inode {}: {blocks:?} {ours:?}", inode.ino);
+        }
+    }
+}
+
+#[test]
+fn shared_between_threads() {
+    fn is_shared<T: Send + Sync + Clone>(_: &T) {}
+    let image = unpack_image(&Path::new(env!("CARGO_MANIFEST_DIR")).join("images/ext4/ext4-v2-xts.img.zst"));
+    let fs = load(image.path());
+    is_shared(&fs);
+    let wanted = walk(&fs).0;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert!(walk(&fs.clone()).0 == wanted));
+        }
+    });
 }

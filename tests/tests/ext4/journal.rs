@@ -1,7 +1,7 @@
 //! Images that were not unmounted cleanly: they read as they would after mounting.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -208,4 +208,37 @@ fn fast_commits_are_refused_by_name() {
     let mut ignore = Options::default();
     ignore.journal = JournalPolicy::Ignore;
     Ext4::load_with(Arc::new(ours.reopen().unwrap()), ignore).unwrap();
+}
+
+#[test]
+fn orphans_do_not_show_and_are_listed() {
+    for options in [&["-b", "4096"][..], &["-b", "1024", "-O", "orphan_file"]] {
+        let Some(()) = require_root() else { return };
+        let Some(image) = mkfs(64 << 20, options) else { return };
+        let Some(mount) = require("a loop mount of ext4", Mount::image(image.path(), "ext4", "")) else { return };
+        let mut open = Vec::new();
+        for i in 0..5 {
+            let path = mount.path().join(format!("gone{i}"));
+            fs::write(&path, noise(10_000, i)).unwrap();
+            open.push(File::open(&path).unwrap());
+            fs::remove_file(&path).unwrap();
+        }
+        fs::write(mount.path().join("stays"), "stays").unwrap();
+        sync(mount.path());
+        sync(&mount.path().join("stays"));
+        let ours = copy(image.path());
+        let mut inodes: Vec<u32> = open.iter().map(|file| file.metadata().unwrap().ino() as u32).collect();
+        drop(open);
+        mount.unmount();
+        let fs = load(ours.path());
+        inodes.sort();
+        assert_eq!(fs.orphans().unwrap(), inodes, "{options:?}");
+        for ino in inodes {
+            assert!(matches!(fs.inode(ino), Err(Error::Deleted { .. })));
+        }
+        let (found, errors) = walk(&fs);
+        assert_eq!((found.len(), errors.len()), (3, 0), "the root, lost+found and one file");
+        // After a clean unmount there are none.
+        assert_eq!(load(image.path()).orphans().unwrap(), []);
+    }
 }
