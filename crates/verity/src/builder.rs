@@ -6,13 +6,15 @@
 //! A large file can be built by several threads: a [`PartBuilder`] makes the subtrees under one hash block each, and
 //! [`TreeBuilder::push_part`] puts them together in order.
 
+use std::ops::Range;
+
 use postread_blockcrypt::hash::{BlockHasher, MAX_DIGEST_SIZE};
 
 use crate::descriptor::Descriptor;
 use crate::digest::Digest;
 use crate::geometry::{GeometryError, TreeGeometry};
 use crate::params::{MAX_LEVELS, MerkleTreeParams};
-use crate::sink::TreeSink;
+use crate::sink::{NoTree, TreeSink};
 
 /// How many bytes of data, or of hash blocks of one level, are collected before they are hashed together (at least
 /// one block). Sixteen blocks of 4096 bytes fill the widest hash kernel; more of smaller ones lose nothing.
@@ -447,13 +449,28 @@ pub struct Part {
     counts: [u64; MAX_LEVELS],
 }
 
-/// Builds the subtree under one hash block of a file's tree, independently of all others.
+/// Builds a part of a file's tree, independently of all others: the subtree under one hash block, or no more than the
+/// digests of some data blocks.
 #[derive(Debug)]
 pub struct PartBuilder<S> {
     core: Core<S>,
     file_size: u64,
     start: u64,
     len: u64,
+}
+
+impl PartBuilder<NoTree> {
+    /// Starts a part that is no more than the digests of some data blocks, any run of them; they are kept in memory
+    /// until the part is pushed. `None` if the file has no such blocks.
+    pub fn of_blocks(params: MerkleTreeParams, geometry: &TreeGeometry, blocks: Range<u64>) -> Option<Self> {
+        if blocks.is_empty() || blocks.end > geometry.data_blocks() {
+            return None;
+        }
+        let start = blocks.start << params.log_blocksize();
+        let end = geometry.data_size().min(blocks.end << params.log_blocksize());
+        let core = Core::new(params, 0, blocks.start, NoTree);
+        Some(Self { core, file_size: geometry.data_size(), start, len: end - start })
+    }
 }
 
 impl<S: TreeSink> PartBuilder<S> {
@@ -472,7 +489,7 @@ impl<S: TreeSink> PartBuilder<S> {
     }
 
     /// The bytes of the file that the part covers.
-    pub fn range(&self) -> std::ops::Range<u64> {
+    pub fn range(&self) -> Range<u64> {
         self.start..self.start + self.len
     }
 

@@ -108,6 +108,40 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn parts_of_data_blocks(
+        params in any_params(),
+        len in 1usize..600_000,
+        blocks in 1u64..200,
+        seed in any::<u64>(),
+    ) {
+        let data = with_holes(len, seed, std::slice::from_ref(&(len / 3..len / 2)));
+        let (whole, bytes) = build(params, &data);
+        let geometry = TreeGeometry::new(&params, len as u64).unwrap();
+        let mut builder = TreeBuilder::new(params, TreeInMemory::default());
+        let mut at = 0;
+        while at < geometry.data_blocks() {
+            let end = (at + blocks).min(geometry.data_blocks());
+            let mut part = PartBuilder::of_blocks(params, &geometry, at..end).unwrap();
+            let range = part.range().start as usize..part.range().end as usize;
+            if data[range.clone()].iter().all(|&b| b == 0) {
+                part.push_zeros(range.len() as u64).unwrap();
+            } else {
+                part.push(&data[range]).unwrap();
+            }
+            builder.push_part(&part.finish().unwrap().0).unwrap();
+            at = end;
+        }
+        prop_assert!(PartBuilder::of_blocks(params, &geometry, at..at + 1).is_none());
+        let (tree, sink) = builder.finish().unwrap();
+        prop_assert_eq!(tree, whole);
+        prop_assert!(sink.into_bytes(&tree.geometry).unwrap() == bytes);
+    }
+}
+
 #[test]
 fn a_hole_of_a_tebibyte_takes_no_time() {
     // The digest of 2^40 zero bytes between two bytes that are not, and of as much without them; the second equals
