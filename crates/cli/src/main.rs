@@ -1,3 +1,56 @@
-//! The `postread` program.
+//! The `postread` program: reads, checks and measures what Linux protects with fs-verity and fscrypt.
 
-fn main() {}
+mod commands;
+mod digest_files;
+mod exit;
+mod hash_options;
+mod inputs;
+mod progress;
+mod report;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::Failure;
+
+#[derive(Parser, Debug)]
+#[command(name = "postread", version, about, arg_required_else_help = true)]
+#[command(after_help = "Exit status: 0 done and good; 1 integrity failure found; 2 usage or malformed input; \
+3 a key is missing or wrong; 4 the environment failed (I/O, permission); 5 nothing there to verify.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+// One module a command, in `commands/`.
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Compute fs-verity file digests
+    Digest(commands::digest::DigestArgs),
+    /// Sign a file's fs-verity digest
+    Sign(commands::sign::SignArgs),
+    /// Show the fs-verity digest that the kernel holds a file to
+    Measure(commands::measure::MeasureArgs),
+    /// Enable fs-verity on a file
+    Enable(commands::enable::EnableArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Digest(args) => commands::digest::run(&args),
+        Command::Sign(args) => commands::sign::run(&args),
+        Command::Measure(args) => commands::measure::run(&args),
+        Command::Enable(args) => commands::enable::run(&args),
+    };
+    match result {
+        Ok(outcome) => outcome.into(),
+        Err(Failure { outcome, message }) => {
+            if !message.is_empty() {
+                text::complain(message);
+            }
+            outcome.into()
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! `postread digest`: the output and the options of `fsverity digest`, and directories, lists, JSON, all CPUs.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use postread_verity::{FileDigest, Tree, list};
+use serde::Serialize;
+
+use crate::digest_files::{FileError, Job, digest_all, is_small};
+use crate::exit::{CommandResult, Failure, Outcome};
+use crate::hash_options::HashOptions;
+use crate::inputs::Inputs;
+use crate::progress::Progress;
+use crate::report::{ListReport, Name};
+use crate::text::{complain_of, escape_controls, name_for_stderr, output_failed};
+
+#[derive(Args, Debug)]
+pub(crate) struct DigestArgs {
+    /// Files; with --recursive also directories
+    #[arg(value_name = "PATH", required_unless_present = "from_list")]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    hash: HashOptions,
+    /// Digest all regular files beneath directories (links are not followed)
+    #[arg(short, long)]
+    recursive: bool,
+    /// Read more names from FILE, one a line (- for standard input)
+    #[arg(long, value_name = "FILE")]
+    from_list: Option<PathBuf>,
+    /// Print digests only
+    #[arg(long, conflicts_with = "json")]
+    compact: bool,
+    /// Print the digest as a built-in signature covers it
+    #[arg(long)]
+    for_builtin_sig: bool,
+    /// Write the Merkle tree to FILE (one PATH only)
+    #[arg(long, value_name = "FILE")]
+    out_merkle_tree: Option<PathBuf>,
+    /// Write the descriptor to FILE (one PATH only)
+    #[arg(long, value_name = "FILE")]
+    out_descriptor: Option<PathBuf>,
+    /// Print a report in JSON
+    #[arg(long)]
+    json: bool,
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// One result in the report.
+#[derive(Serialize)]
+struct DigestResult {
+    #[serde(flatten)]
+    name: Name,
+    #[serde(flatten)]
+    what: What,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum What {
+    Digest {
+        size: u64,
+        algorithm: &'static str,
+        block_size: usize,
+        salt: String,
+        digest: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        formatted_digest: Option<String>,
+    },
+    Error {
+        error: String,
+        exit_status: u8,
+    },
+}
+
+enum Output {
+    Lines(Box<dyn Write + Send>),
+    Json(ListReport<Box<dyn Write + Send>>),
+}
+
+pub(crate) fn run(args: &DigestArgs) -> CommandResult {
+    let params = args.hash.params()?;
+    let list = args.from_list.as_deref().map(|path| Ok((path.to_owned(), open_list(path)?))).transpose()?;
+    let inputs = Inputs::new(args.paths.clone(), list, args.recursive);
+    let only = inputs.single().map(Path::to_owned);
+    if (args.out_merkle_tree.is_some() || args.out_descriptor.is_some()) && only.is_none() {
+        return Err(Failure::usage("--out-merkle-tree and --out-descriptor take one file"));
+    }
+    let progress = Progress::new(args.quiet);
+    let size = only.as_ref().and_then(|path| path.metadata().ok()).map(|metadata| metadata.len());
+    progress.set_total(size.unwrap_or(0));
+    let tree_out = args.out_merkle_tree.as_deref().map(create_output).transpose()?;
+    let stdout: Box<dyn Write + Send> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
+    let mut output = match args.json {
+        true => Output::Json(ListReport::begin(stdout, "postread-digest-1").map_err(output_failed)?),
+        false => Output::Lines(stdout),
+    };
+    let terminal = io::stdout().is_terminal();
+    let mut outcome = Outcome::Good;
+    let mut broken: Option<Failure> = None;
+    let jobs = inputs.map(|input| {
+        let job = |path| Job { path, params, tag: () };
+        input.map(job).map_err(|(path, error)| (job(path), FileError::Open(error)))
+    });
+    digest_all(jobs, size.is_some_and(is_small), tree_out.as_ref(), &progress, |job, result| {
+        if broken.is_some() {
+            return;
+        }
+        if let Err(error) = &result {
+            outcome = outcome.worst(error.outcome());
+            complain_of(&job.path, error);
+        }
+        broken = report(args, &mut output, terminal, &job.path, &result).err();
+    });
+    if let Some(failure) = broken {
+        return Err(failure);
+    }
+    match output {
+        Output::Lines(mut out) => out.flush(),
+        Output::Json(report) => report.end(),
+    }
+    .map_err(output_failed)?;
+    Ok(outcome)
+}
+
+/// A list of names to read.
+pub(crate) fn open_list(path: &Path) -> Result<Box<dyn BufRead + Send>, Failure> {
+    if path == Path::new("-") {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let file = File::open(path).map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path))))?;
+    Ok(Box::new(BufReader::new(file)))
+}
+
+/// A file for a tree, a descriptor or a signature.
+pub(crate) fn create_output(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path))))
+}
+
+fn report(
+    args: &DigestArgs,
+    output: &mut Output,
+    terminal: bool,
+    path: &Path,
+    result: &Result<Tree, FileError>,
+) -> Result<(), Failure> {
+    match output {
+        Output::Json(report) => {
+            let what = match result {
+                Ok(tree) => describe(args, tree),
+                Err(error) => What::Error { error: error.to_string(), exit_status: error.outcome().code() },
+            };
+            report.push(&DigestResult { name: Name::new(path), what }).map_err(output_failed)?;
+        }
+        Output::Lines(out) => {
+            if let Ok(tree) = result {
+                let line = line(args, &tree.descriptor().file_digest(), path, terminal);
+                out.write_all(&line).map_err(output_failed)?;
+            }
+        }
+    }
+    if let (Some(path), Ok(tree)) = (&args.out_descriptor, result) {
+        let write = |mut file: File| file.write_all(&tree.descriptor().to_bytes());
+        write(create_output(path)?)
+            .map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path))))?;
+    }
+    Ok(())
+}
+
+fn describe(args: &DigestArgs, tree: &Tree) -> What {
+    let digest = tree.descriptor().file_digest();
+    What::Digest {
+        size: tree.geometry.data_size(),
+        algorithm: digest.alg().name(),
+        block_size: tree.params.block_size(),
+        salt: hex::encode(tree.params.salt()),
+        digest: digest.to_hex(),
+        formatted_digest: args.for_builtin_sig.then(|| hex::encode(digest.formatted())),
+    }
+}
+
+fn line(args: &DigestArgs, digest: &FileDigest, path: &Path, terminal: bool) -> Vec<u8> {
+    let name = path.as_os_str().as_bytes();
+    let hex = if args.for_builtin_sig { hex::encode(digest.formatted()) } else { digest.to_hex() };
+    if args.compact {
+        return format!("{hex}\n").into_bytes();
+    }
+    let prefix = if args.for_builtin_sig { hex } else { digest.to_string() };
+    if terminal {
+        return format!("{prefix} {}\n", escape_controls(name)).into_bytes();
+    }
+    if !args.for_builtin_sig {
+        return list::format_line(digest, name);
+    }
+    let (escaped, name) = list::escape_name(name);
+    let mut line = if escaped { vec![b'\\'] } else { Vec::new() };
+    line.extend_from_slice(prefix.as_bytes());
+    line.push(b' ');
+    line.extend_from_slice(&name);
+    line.push(b'\n');
+    line
+}

@@ -1,0 +1,54 @@
+//! `postread measure`: the digest that the kernel holds a file to.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use postread_sys::filesystem::of_file;
+use postread_sys::fsverity;
+use postread_verity::{Digest, FileDigest, alg_from_number, list};
+
+use super::enable::{hint, outcome_of};
+use crate::digest_files::open_regular;
+use crate::exit::{CommandResult, Outcome};
+use crate::text::{complain_of, escape_controls, output_failed};
+
+#[derive(Args, Debug)]
+pub(crate) struct MeasureArgs {
+    /// Files on a file system with fs-verity
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+pub(crate) fn run(args: &MeasureArgs) -> CommandResult {
+    let mut outcome = Outcome::Good;
+    let mut out = io::stdout();
+    let terminal = out.is_terminal();
+    for path in &args.files {
+        match measure(path) {
+            Ok(digest) if terminal => {
+                writeln!(out, "{digest} {}", escape_controls(path.as_os_str().as_bytes())).map_err(output_failed)?;
+            }
+            Ok(digest) => {
+                out.write_all(&list::format_line(&digest, path.as_os_str().as_bytes())).map_err(output_failed)?;
+            }
+            Err((what, message)) => {
+                outcome = outcome.worst(what);
+                complain_of(path, message);
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+fn measure(path: &Path) -> Result<FileDigest, (Outcome, String)> {
+    let (file, _) = open_regular(path).map_err(|error| (error.outcome(), error.to_string()))?;
+    let measured = fsverity::measure(&file).map_err(|error| {
+        let kind = of_file(&file).ok();
+        (outcome_of(&error), format!("{error}{}", hint(&error, kind.as_ref(), None)))
+    })?;
+    let unknown = || (Outcome::Environment, format!("the kernel gave hash algorithm {}", measured.hash_algorithm));
+    let alg = alg_from_number(u64::from(measured.hash_algorithm)).ok_or_else(unknown)?;
+    Digest::new(alg, &measured.digest).and_then(FileDigest::new).ok_or_else(unknown)
+}

@@ -1,0 +1,6 @@
+//! One module a command.
+
+pub(crate) mod digest;
+pub(crate) mod enable;
+pub(crate) mod measure;
+pub(crate) mod sign;

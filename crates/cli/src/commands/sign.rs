@@ -1,0 +1,91 @@
+//! `postread sign`: a built-in signature of a file, as `fsverity sign` makes it.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use postread_verity::MAX_SIGNATURE_SIZE;
+use postread_verity::signature::{Certificate, SigningKey, sign};
+
+use super::digest::create_output;
+use crate::digest_files::{FileError, Job, digest_all, is_small};
+use crate::exit::{CommandResult, Failure, Outcome};
+use crate::hash_options::HashOptions;
+use crate::progress::Progress;
+use crate::text::{escape_controls, name_for_stderr, output_failed};
+
+#[derive(Args, Debug)]
+pub(crate) struct SignArgs {
+    /// The file to sign
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Where the signature goes
+    #[arg(value_name = "OUT_SIGFILE")]
+    out: PathBuf,
+    /// Private key, PEM (RSA, or EC on P-256 or P-384)
+    #[arg(long, value_name = "KEYFILE")]
+    key: PathBuf,
+    /// Its certificate, PEM; without it, the key file must hold one too
+    #[arg(long, value_name = "CERTFILE")]
+    cert: Option<PathBuf>,
+    #[command(flatten)]
+    hash: HashOptions,
+    /// Write the Merkle tree to FILE
+    #[arg(long, value_name = "FILE")]
+    out_merkle_tree: Option<PathBuf>,
+    /// Write the descriptor to FILE
+    #[arg(long, value_name = "FILE")]
+    out_descriptor: Option<PathBuf>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// A failure that is about a file.
+fn of(path: &Path, outcome: Outcome) -> impl Fn(&dyn std::fmt::Display) -> Failure + '_ {
+    move |error| Failure::new(outcome, format!("{}: {error}", name_for_stderr(path)))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    create_output(path)?.write_all(bytes).map_err(|error| of(path, Outcome::Environment)(&error))
+}
+
+pub(crate) fn run(args: &SignArgs) -> CommandResult {
+    let params = args.hash.params()?;
+    let key = fs::read_to_string(&args.key).map_err(|error| of(&args.key, Outcome::Environment)(&error))?;
+    let key = SigningKey::from_pem(&key).map_err(|error| of(&args.key, Outcome::Key)(&error))?;
+    let cert_file = args.cert.as_ref().unwrap_or(&args.key);
+    let cert = fs::read(cert_file).map_err(|error| of(cert_file, Outcome::Environment)(&error))?;
+    let cert = Certificate::from_bytes(&cert).map_err(|error| of(cert_file, Outcome::Key)(&error))?;
+
+    let progress = Progress::new(args.quiet);
+    let size = args.file.metadata().ok().map(|metadata| metadata.len());
+    progress.set_total(size.unwrap_or(0));
+    let tree_out: Option<File> = args.out_merkle_tree.as_deref().map(create_output).transpose()?;
+    let mut result = Err(FileError::Changed);
+    let job = Job { path: args.file.clone(), params, tag: () };
+    let job = std::iter::once(Ok(job));
+    digest_all(job, size.is_some_and(is_small), tree_out.as_ref(), &progress, |_, tree| result = tree);
+    let descriptor = result.map_err(|error| of(&args.file, error.outcome())(&error))?.descriptor();
+    if let Some(path) = &args.out_descriptor {
+        write(path, &descriptor.to_bytes())?;
+    }
+    let digest = descriptor.file_digest();
+    let signature = sign(&digest, &key, &cert).map_err(|error| Failure::new(Outcome::Key, error))?;
+    if signature.len() > MAX_SIGNATURE_SIZE {
+        return Err(Failure::new(Outcome::Key, "the signature does not fit into a descriptor"));
+    }
+    write(&args.out, &signature)?;
+    if !args.quiet {
+        let mut out = io::stdout();
+        let name = args.file.as_os_str().as_bytes();
+        let name = if out.is_terminal() { escape_controls(name).into_bytes() } else { name.to_vec() };
+        out.write_all(b"Signed file '")
+            .and_then(|()| out.write_all(&name))
+            .and_then(|()| writeln!(out, "' ({digest})"))
+            .map_err(output_failed)?;
+    }
+    Ok(Outcome::Good)
+}

@@ -1,0 +1,67 @@
+//! What is printed: names on a terminal, errors, and a reader of our output that goes away.
+
+use std::fmt::{Display, Write as _};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::exit::{Failure, Outcome};
+
+/// A name as a terminal may see it: control characters, and bytes that are not text, as `\xNN`.
+pub(crate) fn escape_controls(name: &[u8]) -> String {
+    let mut out = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() {
+                let mut bytes = [0; 4];
+                for byte in c.encode_utf8(&mut bytes).bytes() {
+                    let _ = write!(out, "\\x{byte:02x}");
+                }
+            } else {
+                out.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(out, "\\x{byte:02x}");
+        }
+    }
+    out
+}
+
+/// A name for standard error: escaped on a terminal, as it is elsewhere.
+pub(crate) fn name_for_stderr(path: &Path) -> String {
+    if io::stderr().is_terminal() {
+        escape_controls(path.as_os_str().as_bytes())
+    } else {
+        path.to_string_lossy().into_owned()
+    }
+}
+
+/// Says on standard error what went wrong.
+pub(crate) fn complain(message: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "postread: {message}");
+}
+
+/// Says on standard error what went wrong with a file.
+pub(crate) fn complain_of(path: &Path, message: impl Display) {
+    complain(format_args!("{}: {message}", name_for_stderr(path)));
+}
+
+/// Output that could not be written. A reader that went away is no error worth a message.
+pub(crate) fn output_failed(error: io::Error) -> Failure {
+    let message = if error.kind() == io::ErrorKind::BrokenPipe { String::new() } else { format!("output: {error}") };
+    Failure::new(Outcome::Environment, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_cannot_reach_a_terminal() {
+        assert_eq!(escape_controls(b"plain \xc3\xa9"), "plain \u{e9}");
+        assert_eq!(escape_controls(b"a\x1b[31mb\n\x7f"), "a\\x1b[31mb\\x0a\\x7f");
+        // C1 controls, and a byte that is no UTF-8.
+        assert_eq!(escape_controls(b"\xc2\x9b\xff"), "\\xc2\\x9b\\xff");
+    }
+}
