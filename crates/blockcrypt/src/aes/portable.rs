@@ -1,63 +1,26 @@
 //! AES in bit slices: no table and no branch that depends on a key or on data, on any CPU.
 //!
-//! Eight blocks at a time: bit `i` of every byte lies in plane `i`, so that the S-box is a circuit of XOR and AND over
+//! Four blocks at a time: bit `i` of every byte lies in plane `i`, so that the S-box is a circuit of XOR and AND over
 //! whole words, the one of Boyar and Peralta ("A small depth-16 circuit for the AES S-box", 2011). The order of bytes
 //! within a word is the one of BearSSL's `aes_ct64` (Thomas Pornin, MIT): four blocks in 64 bits, a row of the state
 //! in 16 bits, a column of it in 4.
 
 use alloc::boxed::Box;
 use core::array;
-use core::ops::{BitAnd, BitXor, Not};
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::{Block, MAX_ROUNDS};
 
-/// 64-bit words that are processed side by side; compilers turn the pairs into 128-bit vectors.
-const WORDS: usize = 2;
 /// Blocks that are processed together.
-pub(super) const BATCH: usize = 4 * WORDS;
+pub(super) const BATCH: usize = 4;
 
-#[derive(Clone, Copy)]
-struct Word([u64; WORDS]);
-
-impl BitXor for Word {
-    type Output = Self;
-    #[inline(always)]
-    fn bitxor(self, other: Self) -> Self {
-        Word(array::from_fn(|i| self.0[i] ^ other.0[i]))
-    }
-}
-
-impl BitAnd for Word {
-    type Output = Self;
-    #[inline(always)]
-    fn bitand(self, other: Self) -> Self {
-        Word(array::from_fn(|i| self.0[i] & other.0[i]))
-    }
-}
-
-impl Not for Word {
-    type Output = Self;
-    #[inline(always)]
-    fn not(self) -> Self {
-        Word(array::from_fn(|i| !self.0[i]))
-    }
-}
-
-impl Word {
-    #[inline(always)]
-    fn map(self, f: impl Fn(u64) -> u64) -> Self {
-        Word(array::from_fn(|i| f(self.0[i])))
-    }
-}
-
-type Planes = [Word; 8];
+type Planes = [u64; 8];
 
 /// Round keys in bit slices, each in the place of all four blocks of a word.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub(super) struct SlicedKeys {
-    keys: [[u64; 8]; MAX_ROUNDS + 1],
+    keys: [Planes; MAX_ROUNDS + 1],
     rounds: usize,
 }
 
@@ -66,8 +29,7 @@ impl SlicedKeys {
     pub(super) fn new(keys: &[Block]) -> Box<Self> {
         let mut sliced = Box::new(SlicedKeys { keys: [[0; 8]; MAX_ROUNDS + 1], rounds: keys.len() - 1 });
         for (slot, key) in sliced.keys.iter_mut().zip(keys) {
-            let planes = slice(&[*key; BATCH]);
-            *slot = planes.map(|plane| plane.0[0]);
+            *slot = slice(&[*key; BATCH]);
         }
         sliced
     }
@@ -116,7 +78,7 @@ impl SlicedKeys {
     #[inline(always)]
     fn add_round_key(&self, q: &mut Planes, round: usize) {
         for (plane, &key) in q.iter_mut().zip(&self.keys[round]) {
-            *plane = plane.map(|word| word ^ key);
+            *plane ^= key;
         }
     }
 }
@@ -165,8 +127,8 @@ fn transpose(q: &mut Planes) {
     #[inline(always)]
     fn swap<const SHIFT: u32>(q: &mut Planes, a: usize, b: usize, low: u64) {
         let (x, y) = (q[a], q[b]);
-        q[a] = Word(array::from_fn(|i| (x.0[i] & low) | ((y.0[i] & low) << SHIFT)));
-        q[b] = Word(array::from_fn(|i| ((x.0[i] & !low) >> SHIFT) | (y.0[i] & !low)));
+        q[a] = (x & low) | ((y & low) << SHIFT);
+        q[b] = ((x & !low) >> SHIFT) | (y & !low);
     }
     for (a, b) in [(0, 1), (2, 3), (4, 5), (6, 7)] {
         swap::<1>(q, a, b, 0x5555_5555_5555_5555);
@@ -181,11 +143,9 @@ fn transpose(q: &mut Planes) {
 
 #[inline(always)]
 fn slice(blocks: &[Block; BATCH]) -> Planes {
-    let mut q = [Word([0; WORDS]); 8];
-    for word in 0..WORDS {
-        for i in 0..4 {
-            (q[i].0[word], q[i + 4].0[word]) = interleave(&blocks[4 * word + i]);
-        }
+    let mut q = [0; 8];
+    for i in 0..BATCH {
+        (q[i], q[i + 4]) = interleave(&blocks[i]);
     }
     transpose(&mut q);
     q
@@ -194,10 +154,8 @@ fn slice(blocks: &[Block; BATCH]) -> Planes {
 #[inline(always)]
 fn unslice(mut q: Planes, blocks: &mut [Block; BATCH]) {
     transpose(&mut q);
-    for word in 0..WORDS {
-        for i in 0..4 {
-            blocks[4 * word + i] = deinterleave(q[i].0[word], q[i + 4].0[word]);
-        }
+    for i in 0..BATCH {
+        blocks[i] = deinterleave(q[i], q[i + 4]);
     }
 }
 
@@ -345,34 +303,30 @@ fn inverse_affine(q: &mut Planes) {
     *q = array::from_fn(|i| x[(i + 2) % 8] ^ x[(i + 5) % 8] ^ x[(i + 7) % 8]);
 }
 
+/// Row r turns by r columns: rows 1 and 3 by one, then rows 2 and 3 by two.
 #[inline(always)]
 fn shift_rows(q: &mut Planes) {
-    for plane in q {
-        *plane = plane.map(|x| {
-            (x & 0x0000_0000_0000_ffff)
-                | ((x & 0x0000_0000_fff0_0000) >> 4)
-                | ((x & 0x0000_0000_000f_0000) << 12)
-                | ((x & 0x0000_ff00_0000_0000) >> 8)
-                | ((x & 0x0000_00ff_0000_0000) << 8)
-                | ((x & 0xf000_0000_0000_0000) >> 12)
-                | ((x & 0x0fff_0000_0000_0000) << 4)
-        });
+    for x in q {
+        let one =
+            (*x & 0x0000_ffff_0000_ffff) | ((*x >> 4) & 0x0fff_0000_0fff_0000) | ((*x << 12) & 0xf000_0000_f000_0000);
+        *x = turn_rows_2_and_3(one);
     }
 }
 
 #[inline(always)]
 fn inverse_shift_rows(q: &mut Planes) {
-    for plane in q {
-        *plane = plane.map(|x| {
-            (x & 0x0000_0000_0000_ffff)
-                | ((x & 0x0000_0000_0fff_0000) << 4)
-                | ((x & 0x0000_0000_f000_0000) >> 12)
-                | ((x & 0x0000_00ff_0000_0000) << 8)
-                | ((x & 0x0000_ff00_0000_0000) >> 8)
-                | ((x & 0x000f_0000_0000_0000) << 12)
-                | ((x & 0xfff0_0000_0000_0000) >> 4)
-        });
+    for x in q {
+        let one =
+            (*x & 0x0000_ffff_0000_ffff) | ((*x << 4) & 0xfff0_0000_fff0_0000) | ((*x >> 12) & 0x000f_0000_000f_0000);
+        *x = turn_rows_2_and_3(one);
     }
+}
+
+/// By two columns, which is the same in both directions.
+#[inline(always)]
+fn turn_rows_2_and_3(x: u64) -> u64 {
+    let differing = (x ^ (x >> 8)) & 0x00ff_00ff_0000_0000;
+    x ^ differing ^ (differing << 8)
 }
 
 /// `a * x` in GF(2^8), on planes.
@@ -385,16 +339,16 @@ fn times_x(a: &Planes) -> Planes {
 #[inline(always)]
 fn mix_columns(q: &mut Planes) {
     let a = *q;
-    let b = a.map(|plane| plane.map(|x| x.rotate_right(16)));
+    let b = a.map(|x| x.rotate_right(16));
     let sum: Planes = array::from_fn(|i| a[i] ^ b[i]);
     let doubled = times_x(&sum);
-    *q = array::from_fn(|i| doubled[i] ^ b[i] ^ sum[i].map(|x| x.rotate_right(32)));
+    *q = array::from_fn(|i| doubled[i] ^ b[i] ^ sum[i].rotate_right(32));
 }
 
 /// The inverse matrix is that of `mix_columns` times (5 0 4 0), so each byte first becomes a + 4(a + c).
 #[inline(always)]
 fn inverse_mix_columns(q: &mut Planes) {
-    let sum = q.map(|plane| plane ^ plane.map(|x| x.rotate_right(32)));
+    let sum = q.map(|x| x ^ x.rotate_right(32));
     let fourfold = times_x(&times_x(&sum));
     *q = array::from_fn(|i| q[i] ^ fourfold[i]);
     mix_columns(q);

@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn agrees_with_portable() {
         for key_length in [16, 24, 32] {
-            let key: alloc::vec::Vec<u8> = (0..key_length).map(|i| i * 29 + 5).collect();
+            let key: alloc::vec::Vec<u8> = (0..key_length).map(|i| i * 7 + 5).collect();
             let Some(theirs) = CrateKey::new(&key) else {
                 std::println!("this CPU has no AES instructions that the aes crate knows");
                 return;
