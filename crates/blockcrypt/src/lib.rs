@@ -14,6 +14,8 @@ pub mod essiv;
 mod gf128;
 pub mod hash;
 pub mod hctr2;
+#[doc = include_str!("../LEVELS.md")]
+pub mod levels {}
 pub mod modes;
 mod nh;
 pub mod platform;
