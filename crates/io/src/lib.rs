@@ -9,6 +9,8 @@ mod bio;
 mod budget;
 mod buf;
 mod completion;
+mod direct;
+mod file_pool;
 mod fill;
 mod memory;
 mod pread;
@@ -18,17 +20,21 @@ mod status;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod threads;
+mod uring;
 
 pub use bio::{Bio, Priority};
 pub use budget::{Budget, Permit};
 pub use buf::{BUF_ALIGN, Buf, PoolStats, pool_stats, trim_pool};
 pub use completion::{BioEnd, Completion};
+pub use direct::open_direct;
+pub use file_pool::FilePool;
 pub use fill::fill_from;
 pub use memory::{MemorySource, ReadAtSource};
 pub use pread::{Placement, PreadConfig, PreadOptions, PreadPool, PreadSource};
 pub use read_at::ReadAt;
 pub use source::{BioId, Source};
 pub use status::{BadRange, BlockStatus, Corruption, CorruptionKind, FailureKind, HashValue, Statuses};
+pub use uring::{UringConfig, UringPool, UringSource};
 
 /// The CPU that this thread runs on now, as the kernel numbers them.
 pub fn current_cpu() -> u32 {

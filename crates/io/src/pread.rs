@@ -14,6 +14,7 @@ use rustix::io::ReadWriteFlags;
 
 use crate::bio::{Bio, Priority};
 use crate::completion::Completion;
+use crate::direct::DirectFile;
 use crate::fill::{fill_from, short};
 use crate::read_at::ReadAt;
 use crate::source::{BioId, Source};
@@ -176,7 +177,9 @@ impl PreadPool {
     /// A source that reads `file` with this pool.
     pub fn file(&self, file: File, options: PreadOptions) -> PreadSource {
         let file = Arc::new(file);
-        let resident = options.inline_resident.then(|| file.clone());
+        // What bypasses the page cache is never resident.
+        let resident = (options.inline_resident && options.align <= 1).then(|| file.clone());
+        let file: Arc<dyn ReadAt> = if options.align > 1 { Arc::new(DirectFile::new(file)) } else { file };
         PreadSource { pool: self.clone(), file, resident, options }
     }
 
@@ -243,7 +246,7 @@ impl fmt::Debug for PreadSource {
 }
 
 /// Reads what is resident. True where the bio is complete, failures included.
-fn read_resident(file: &File, bio: &mut Bio) -> bool {
+pub(crate) fn read_resident(file: &File, bio: &mut Bio) -> bool {
     let offset = bio.offset();
     let mut done = 0;
     while done < bio.len() {
@@ -272,7 +275,9 @@ impl Source for PreadSource {
         self.options.align.max(1)
     }
 
-    fn submit(&self, mut bio: Bio, done: Completion) -> BioId {
+    fn submit(&self, bio: Bio, done: Completion) -> BioId {
+        let unit = bio.unit().max(self.align());
+        let mut bio = bio.with_unit(unit);
         if let Some(file) = &self.resident
             && read_resident(file, &mut bio)
         {

@@ -1,0 +1,53 @@
+//! The best way that the host has to read files asynchronously.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use crate::pread::{PreadConfig, PreadOptions, PreadPool};
+use crate::source::Source;
+use crate::uring::{UringConfig, UringPool};
+
+/// Rings where the host allows them, else reading threads.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum FilePool {
+    /// `io_uring`.
+    Uring(UringPool),
+    /// Threads that `pread`.
+    Pread {
+        /// The threads.
+        pool: PreadPool,
+        /// Why not `io_uring`; none where it was not asked for.
+        refused: Option<Arc<io::Error>>,
+    },
+}
+
+impl FilePool {
+    /// Rings if they can be had, else threads; [`FilePool::Pread`] tells why.
+    ///
+    /// # Errors
+    /// Where threads can't be started either.
+    pub fn uring_or_pread() -> io::Result<Self> {
+        match UringPool::new(UringConfig::new()) {
+            Ok(pool) => Ok(Self::Uring(pool)),
+            Err(error) => Ok(Self::Pread { pool: PreadPool::new(PreadConfig::new())?, refused: Some(Arc::new(error)) }),
+        }
+    }
+
+    /// Threads.
+    ///
+    /// # Errors
+    /// Where they can't be started.
+    pub fn pread() -> io::Result<Self> {
+        Ok(Self::Pread { pool: PreadPool::new(PreadConfig::new())?, refused: None })
+    }
+
+    /// A source that reads `file`.
+    pub fn file(&self, file: File, options: PreadOptions) -> Arc<dyn Source> {
+        match self {
+            Self::Uring(pool) => Arc::new(pool.file(file, options)),
+            Self::Pread { pool, .. } => Arc::new(pool.file(file, options)),
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Reads through `io_uring`: one ring a CPU, its completions reaped by a thread pinned there, at normal priority.
+//!
+//! A ring takes a limited number of bios at once; what is beyond waits in a queue before it, where it can be cancelled
+//! and where demand passes read-ahead.
+
+mod ring;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::bio::{Bio, Priority};
+use crate::completion::Completion;
+use crate::direct::DirectFile;
+use crate::fill::{fill_from, isolate, short};
+use crate::pread::{Placement, PreadOptions, read_resident};
+use crate::read_at::ReadAt;
+use crate::source::{BioId, Source};
+use crate::status::BlockStatus;
+use crate::threads::{Pinned, allowed_cpus, spawn_pinned};
+use ring::{Op, Ring};
+
+/// How rings are made.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct UringConfig {
+    /// The CPUs to have a ring on; empty means all that the process may use.
+    pub cpus: Vec<u32>,
+    /// Bios in flight on a ring at once; 0 means 64.
+    pub depth: usize,
+}
+
+impl UringConfig {
+    /// All CPUs that the process may use, 64 bios each.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// On these CPUs only.
+    #[must_use]
+    pub fn on_cpus(mut self, cpus: impl Into<Vec<u32>>) -> Self {
+        self.cpus = cpus.into();
+        self
+    }
+
+    /// With this many bios in flight on each.
+    #[must_use]
+    pub fn depth(mut self, depth: usize) -> Self {
+        self.depth = depth;
+        self
+    }
+}
+
+struct Waiting {
+    id: u64,
+    op: Op,
+}
+
+#[derive(Default)]
+struct Queue {
+    demand: VecDeque<Waiting>,
+    ahead: VecDeque<Waiting>,
+    on_ring: usize,
+}
+
+struct PerCpu {
+    cpu: u32,
+    depth: usize,
+    ring: Ring,
+    queue: Mutex<Queue>,
+    next_id: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl PerCpu {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves what waits onto the ring as long as there is room.
+    fn pump(&self) {
+        loop {
+            let op = {
+                let mut queue = self.lock();
+                if queue.on_ring >= self.depth {
+                    return;
+                }
+                let Some(next) = queue.demand.pop_front().or_else(|| queue.ahead.pop_front()) else { return };
+                queue.on_ring += 1;
+                next.op
+            };
+            self.put_on_ring(op);
+        }
+    }
+
+    fn put_on_ring(&self, op: Op) {
+        if let Err((op, _)) = self.ring.submit(op) {
+            // The ring takes nothing: read here, which at least ends.
+            self.ended(*op, -libc::EIO);
+        }
+    }
+
+    fn ended(&self, mut op: Op, result: i32) {
+        let len = op.bio.len();
+        match usize::try_from(result) {
+            Ok(0) => short(&mut op.bio, op.filled),
+            Ok(n) => {
+                op.filled = op.filled.saturating_add(n).min(len);
+                if op.filled < len {
+                    return self.put_on_ring(op);
+                }
+            }
+            Err(_) if matches!(-result, libc::EAGAIN | libc::EINTR) => return self.put_on_ring(op),
+            Err(_) => {
+                let filled = op.filled;
+                fill_rest(&mut op, filled);
+            }
+        }
+        self.lock().on_ring -= 1;
+        let Op { bio, done, .. } = op;
+        // A completion that panics must not take the reaper, and so everybody's bios, with it.
+        let _ = catch_unwind(AssertUnwindSafe(|| done.complete(bio, self.cpu)));
+    }
+
+    fn reap(&self) {
+        let mut ended = Vec::new();
+        loop {
+            if self.stop.load(Ordering::Acquire) && self.ring.in_flight() == 0 && self.lock().on_ring == 0 {
+                return;
+            }
+            if self.ring.reap(&mut ended).is_err() {
+                // The kernel lacks something for the moment. What is on the ring still ends, and has to be waited for.
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            for (op, result) in ended.drain(..) {
+                self.ended(op, result);
+            }
+            self.pump();
+        }
+    }
+}
+
+/// Reads the rest by hand, unit by unit, so that only blocks that don't read fail.
+fn fill_rest(op: &mut Op, filled: usize) {
+    let file = op.file.clone();
+    isolate(&mut op.bio, filled, &DirectFile::new(file));
+}
+
+struct Inner {
+    rings: Vec<Arc<PerCpu>>,
+    threads: Vec<Pinned>,
+    turn: AtomicU64,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for ring in &self.rings {
+            ring.stop.store(true, Ordering::Release);
+            ring.ring.wake();
+        }
+        let me = std::thread::current().id();
+        for thread in self.threads.drain(..) {
+            // The last handle may be dropped by a completion that runs on one of these threads.
+            if thread.handle.thread().id() != me {
+                let _ = thread.handle.join();
+            }
+        }
+    }
+}
+
+/// Rings, one a CPU. Clones share them; they end with the last source or handle.
+#[derive(Clone)]
+pub struct UringPool(Arc<Inner>);
+
+impl UringPool {
+    /// Makes the rings and starts their reapers.
+    ///
+    /// # Errors
+    /// Where the host refuses `io_uring` (old kernels, `io_uring_disabled`, containers' filters): use a
+    /// [`PreadPool`](crate::PreadPool) there, or let [`FilePool`](crate::FilePool) choose.
+    pub fn new(config: UringConfig) -> io::Result<Self> {
+        let cpus = if config.cpus.is_empty() { allowed_cpus() } else { config.cpus };
+        let depth = if config.depth == 0 { 64 } else { config.depth.min(2048) };
+        let mut inner = Inner { rings: Vec::new(), threads: Vec::new(), turn: AtomicU64::new(0) };
+        for cpu in cpus {
+            let ring = Ring::new(depth.next_power_of_two() as u32)?;
+            let (queue, next_id, stop) = (Mutex::default(), AtomicU64::new(1), AtomicBool::new(false));
+            let per_cpu = Arc::new(PerCpu { cpu, depth, ring, queue, next_id, stop });
+            let reaper = per_cpu.clone();
+            inner.threads.push(spawn_pinned(format!("pr-ring/{cpu}"), cpu, move || reaper.reap())?);
+            inner.rings.push(per_cpu);
+        }
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// A source that reads `file` through the rings. For a file opened with `O_DIRECT` set `options.align`.
+    pub fn file(&self, file: File, options: PreadOptions) -> UringSource {
+        UringSource { pool: self.clone(), file: Arc::new(file), options }
+    }
+
+    /// The kernel's ids of the reaping threads.
+    pub fn threads(&self) -> Vec<u32> {
+        self.0.threads.iter().map(|t| t.tid).collect()
+    }
+
+    fn pick(&self, placement: Placement) -> usize {
+        let rings = &self.0.rings;
+        let cpu = match placement {
+            Placement::RoundRobin => {
+                return (self.0.turn.fetch_add(1, Ordering::Relaxed) % rings.len() as u64) as usize;
+            }
+            Placement::Submitter => crate::current_cpu(),
+            Placement::Cpu(cpu) => cpu,
+        };
+        rings.iter().position(|r| r.cpu == cpu).unwrap_or(cpu as usize % rings.len())
+    }
+
+    fn ring_of(&self, id: BioId) -> &PerCpu {
+        &self.0.rings[(id.0 % self.0.rings.len() as u64) as usize]
+    }
+}
+
+impl fmt::Debug for UringPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpus: Vec<u32> = self.0.rings.iter().map(|r| r.cpu).collect();
+        f.debug_struct("UringPool").field("cpus", &cpus).finish_non_exhaustive()
+    }
+}
+
+/// A file that a [`UringPool`] reads.
+#[derive(Clone)]
+pub struct UringSource {
+    pool: UringPool,
+    file: Arc<File>,
+    options: PreadOptions,
+}
+
+impl fmt::Debug for UringSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UringSource").field("pool", &self.pool).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Source for UringSource {
+    fn len(&self) -> io::Result<u64> {
+        ReadAt::len(&*self.file)
+    }
+
+    fn align(&self) -> u32 {
+        self.options.align.max(1)
+    }
+
+    fn submit(&self, bio: Bio, done: Completion) -> BioId {
+        let unit = bio.unit().max(self.align());
+        let mut bio = bio.with_unit(unit);
+        let seekable = i64::try_from(bio.offset()).is_ok_and(|at| at.checked_add_unsigned(bio.len() as u64).is_some());
+        if bio.is_empty() || !seekable {
+            fill_from(&mut bio, &*self.file);
+            done.complete_here(bio);
+            return BioId(0);
+        }
+        if self.options.inline_resident && self.align() == 1 && read_resident(&self.file, &mut bio) {
+            done.complete_here(bio);
+            return BioId(0);
+        }
+        let at = self.pool.pick(self.options.placement);
+        let ring = &self.pool.0.rings[at];
+        let id = ring.next_id.fetch_add(1, Ordering::Relaxed) * self.pool.0.rings.len() as u64 + at as u64;
+        let ahead = bio.priority() == Priority::ReadAhead;
+        let waiting = Waiting { id, op: Op { file: self.file.clone(), bio, done, filled: 0 } };
+        {
+            let mut queue = ring.lock();
+            if ahead { &mut queue.ahead } else { &mut queue.demand }.push_back(waiting);
+        }
+        ring.pump();
+        BioId(id)
+    }
+
+    fn cancel(&self, id: BioId) -> bool {
+        let mut queue = self.pool.ring_of(id).lock();
+        let Queue { demand, ahead, .. } = &mut *queue;
+        let found =
+            [demand, ahead].into_iter().find_map(|q| q.iter().position(|w| w.id == id.0).map(|at| q.remove(at)));
+        drop(queue);
+        let Some(Some(Waiting { op: Op { mut bio, done, .. }, .. })) = found else { return false };
+        bio.fail_all(&BlockStatus::Cancelled);
+        done.complete_here(bio);
+        true
+    }
+
+    fn raise(&self, id: BioId) -> bool {
+        let mut queue = self.pool.ring_of(id).lock();
+        let Some(at) = queue.ahead.iter().position(|w| w.id == id.0) else { return false };
+        let Some(waiting) = queue.ahead.remove(at) else { return false };
+        queue.demand.push_back(waiting);
+        true
+    }
+
+    fn completing_threads(&self) -> Vec<u32> {
+        self.pool.threads()
+    }
+}
+
+#[cfg(test)]
+mod tests;
