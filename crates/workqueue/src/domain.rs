@@ -5,7 +5,7 @@
 //! is done, per CPU, which the flush needs anyway. Queueing compares its count with the last sum of the done ones that
 //! it saw, and sums anew only when that leaves no room. A sum that is old is too small, so the limit is never exceeded.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use crate::list::Fifo;
@@ -30,8 +30,9 @@ pub(crate) struct Domain {
     inactive: Padded<Fifo<Node>>,
     /// Held by whoever moves items from `inactive` to a pool's list.
     activation: Mutex<()>,
-    /// Not 0 while items may be between the two lists.
-    activating: AtomicUsize,
+    /// Items wait, or may be between the two lists. It rarely changes, so looking at it for every item costs nothing, as
+    /// looking at the list itself would while others queue.
+    waiting: Padded<AtomicBool>,
 }
 
 impl Domain {
@@ -40,7 +41,7 @@ impl Domain {
             queueing: Padded::default(),
             inactive: Padded(Fifo::new()),
             activation: Mutex::default(),
-            activating: AtomicUsize::new(0),
+            waiting: Padded::default(),
         }
     }
 
@@ -80,34 +81,45 @@ impl Domain {
     /// Is every earlier item on a pool's list by now? Only then may a new one go there at once, else it goes behind
     /// those that wait. (In this order: an item that has left `inactive` is seen under way or has arrived.)
     pub(crate) fn may_pass(&self) -> bool {
-        self.inactive.0.is_empty() && self.activating.load(Ordering::SeqCst) == 0
+        self.inactive.0.is_empty() && !self.waiting.0.load(Ordering::SeqCst)
     }
 
     /// Do items wait? By a worker that has counted an item done, with a sequentially consistent operation: it sees the
     /// item, or the item's queueing sees the count.
     pub(crate) fn has_inactive(&self) -> bool {
-        !self.inactive.0.is_empty()
+        self.waiting.0.load(Ordering::SeqCst)
     }
 
     /// Lets an item wait. True if the caller is to call [`Domain::activate`]: nobody else may notice that there is room.
     /// (Of a row of items, the first one's queueing does it. Room that comes later comes from an item that ends, and its
     /// worker looks here.)
     pub(crate) fn wait(&self, node: Arc<Node>) -> bool {
-        self.inactive.0.push(node)
+        let first = self.inactive.0.push(node);
+        if !self.waiting.0.load(Ordering::SeqCst) {
+            self.waiting.0.store(true, Ordering::SeqCst);
+        }
+        first
     }
 
     /// Moves what waits to a pool's list, as far as there is room. `each` sees the items.
     pub(crate) fn activate(&self, pool: &Pool, cpu: usize, reserve: impl Fn(u64) -> u64, each: impl Fn(&Node)) {
         let _one_at_a_time = lock(&self.activation);
         fence(Ordering::SeqCst);
-        while !self.inactive.0.is_empty() {
+        loop {
+            if self.inactive.0.is_empty() {
+                self.waiting.0.store(false, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                if self.inactive.0.is_empty() {
+                    return;
+                }
+            }
+            // Before anything leaves the list.
+            self.waiting.0.store(true, Ordering::SeqCst);
             let places = reserve(ROW);
             if places == 0 {
-                break;
+                return;
             }
-            self.activating.store(1, Ordering::SeqCst);
             let moved = pool.append_from(cpu, &self.inactive.0, places as usize, &each) as u64;
-            self.activating.store(0, Ordering::SeqCst);
             if moved < places {
                 // Whoever found no place meanwhile waits now, and if it was the first it is waiting for the lock.
                 self.unreserve(places - moved);

@@ -10,14 +10,14 @@
 //!   none is waking.
 //! - A worker counts itself out *before* it looks at the lists for the last time.
 //!
-//! Each half has a sequentially consistent fence between its store and its load, so at least one of the two sees the
-//! other. A waker may leave the rest to a worker that is waking, since that one looks at the lists after it has
+//! Each half is sequentially consistent (a fence between its store and its load, or both of that kind), so at least one
+//! of the two sees the other. A waker may leave the rest to a worker that is waking, since that one looks at the lists after it has
 //! counted itself out of the waking, and then wakes the next one if there is more. A worker that enters `blocking` is
 //! as one that goes idle: it counts itself out, then looks.
 
 use std::sync::Arc;
 
-use crate::sync::modelled::{AtomicU32, AtomicU64, Mutex, Ordering, Thread, fence, lock, thread};
+use crate::sync::modelled::{AtomicU32, AtomicU64, Mutex, Ordering, Thread, between_seq_cst, fence, lock, thread};
 
 const RUNNING: u64 = 1;
 const WAKING: u64 = 1 << 16;
@@ -79,6 +79,7 @@ pub(crate) enum Slept {
 }
 
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Idle {
     word: AtomicU64,
     limit: u64,
@@ -96,10 +97,10 @@ impl Idle {
         waking(word) == 0 && running(word) < self.limit
     }
 
-    /// By whoever made an item visible.
+    /// By whoever made an item visible, by a sequentially consistent read-modify-write or with a fence after it.
     pub(crate) fn notify(&self) -> Wake {
-        fence(Ordering::SeqCst);
-        if self.wanted(self.word.load(Ordering::Relaxed)) { self.wake() } else { Wake::Enough }
+        between_seq_cst();
+        if self.wanted(self.word.load(Ordering::SeqCst)) { self.wake() } else { Wake::Enough }
     }
 
     /// Would [`Idle::notify`] do anything? A hint, without the fence.
@@ -154,7 +155,7 @@ impl Idle {
 
     /// By a woken worker, before it looks at the lists.
     pub(crate) fn woke(&self) {
-        self.word.fetch_sub(WAKING, Ordering::AcqRel);
+        self.word.fetch_sub(WAKING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
@@ -165,7 +166,7 @@ impl Idle {
             me.told.store(AWAKE, Ordering::Relaxed);
             me.marked.store(0, Ordering::Relaxed);
             sleepers.push(Arc::clone(me));
-            self.word.fetch_add(IDLE - RUNNING, Ordering::AcqRel);
+            self.word.fetch_add(IDLE - RUNNING, Ordering::SeqCst);
         }
         fence(Ordering::SeqCst);
         if has_work() && self.withdraw(me) {
@@ -201,7 +202,7 @@ impl Idle {
     /// By a worker whose item is about to wait. The caller then looks at the lists, and calls [`Idle::notify`] if there
     /// is work.
     pub(crate) fn block(&self) {
-        self.word.fetch_sub(RUNNING, Ordering::AcqRel);
+        self.word.fetch_sub(RUNNING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 

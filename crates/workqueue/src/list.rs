@@ -8,7 +8,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use crate::sync::modelled::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::modelled::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, fence, lock};
 
 /// In no list.
 const FREE: usize = 0;
@@ -185,6 +185,13 @@ impl<T: Linked> Drop for List<T> {
 pub(crate) struct Fifo<T: Linked> {
     id: usize,
     inbox: AtomicPtr<T>,
+    consumers: Consumers<T>,
+}
+
+/// Apart from the inbox, so that taking does not slow those who push.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Consumers<T: Linked> {
     /// Length of the list proper.
     len: AtomicUsize,
     list: Mutex<List<T>>,
@@ -193,10 +200,15 @@ pub(crate) struct Fifo<T: Linked> {
 impl<T: Linked> Fifo<T> {
     pub(crate) fn new() -> Fifo<T> {
         let list = List::new();
-        Fifo { id: list.id, inbox: AtomicPtr::new(ptr::null_mut()), len: AtomicUsize::new(0), list: Mutex::new(list) }
+        Fifo {
+            id: list.id,
+            inbox: AtomicPtr::new(ptr::null_mut()),
+            consumers: Consumers { len: AtomicUsize::new(0), list: Mutex::new(list) },
+        }
     }
 
-    /// True if nothing was in the inbox: the first of a row.
+    /// True if nothing was in the inbox: the first of a row. The item is made visible by a sequentially consistent
+    /// operation, as the idle protocol needs it.
     pub(crate) fn push(&self, item: Arc<T>) -> bool {
         item.links().take(self.id);
         let item = Arc::into_raw(item).cast_mut();
@@ -204,7 +216,7 @@ impl<T: Linked> Fifo<T> {
         loop {
             // SAFETY: this thread's alone until the exchange below succeeds: `take` made this list its owner.
             unsafe { (*item).links().next.store(head, Ordering::Relaxed) };
-            match self.inbox.compare_exchange_weak(head, item, Ordering::AcqRel, Ordering::Relaxed) {
+            match self.inbox.compare_exchange_weak(head, item, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return head.is_null(),
                 Err(now) => head = now,
             }
@@ -213,7 +225,9 @@ impl<T: Linked> Fifo<T> {
 
     /// Is there nothing to take? Exact after a fence, as the idle protocol needs it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.inbox.load(Ordering::SeqCst).is_null() && self.len.load(Ordering::SeqCst) == 0
+        // The length first, since takers share that line; and once more, since what leaves the inbox is counted before.
+        let listed = || self.consumers.len.load(Ordering::SeqCst) != 0;
+        !listed() && self.inbox.load(Ordering::SeqCst).is_null() && !listed()
     }
 
     /// Under the lock: what is in the inbox goes to the list proper.
@@ -222,7 +236,7 @@ impl<T: Linked> Fifo<T> {
             return;
         }
         // Never looks empty in between: the list proper is not, before the inbox is.
-        self.len.store(list.len() + 1, Ordering::Release);
+        self.consumers.len.store(list.len() + 1, Ordering::Release);
         // The swap takes the whole stack, so there is no pop that could meet an item pushed again (ABA).
         let newest = self.inbox.swap(ptr::null_mut(), Ordering::AcqRel);
         // One walk from the newest to the oldest turns it round: `next` is the older one, and becomes the newer one.
@@ -244,12 +258,12 @@ impl<T: Linked> Fifo<T> {
     }
 
     fn publish(&self, list: &MutexGuard<'_, List<T>>) {
-        self.len.store(list.len(), Ordering::Release);
+        self.consumers.len.store(list.len(), Ordering::Release);
     }
 
     /// Takes the first item. `look` sees the one behind it, under the lock.
     pub(crate) fn pop<R>(&self, look: impl FnOnce(&T, Option<&T>) -> R) -> Option<(Arc<T>, R)> {
-        let mut list = lock(&self.list);
+        let mut list = lock(&self.consumers.list);
         if list.len() <= 1 {
             self.absorb(&mut list);
         }
@@ -260,23 +274,25 @@ impl<T: Linked> Fifo<T> {
     }
 
     /// Moves up to `most` of the first items behind all that were pushed to another one; `each` sees them. Returns how
-    /// many. Two of these in opposite directions would deadlock: items move from waiting to active only.
+    /// many; they are visible before a fence. Two of these in opposite directions would deadlock: items move from waiting to active only.
     pub(crate) fn move_to(&self, other: &Fifo<T>, most: usize, each: impl FnMut(&T)) -> usize {
-        let mut from = lock(&self.list);
+        let mut from = lock(&self.consumers.list);
         if from.len() < most {
             self.absorb(&mut from);
         }
-        let mut to = lock(&other.list);
+        let mut to = lock(&other.consumers.list);
         other.absorb(&mut to);
         let moved = from.move_front(&mut to, most, each);
         other.publish(&to);
         self.publish(&from);
+        drop((from, to));
+        fence(Ordering::SeqCst);
         moved
     }
 
     /// Takes an item out of the middle, if it is here. One that is just being pushed or popped is not.
     pub(crate) fn remove(&self, item: &T) -> Option<Arc<T>> {
-        let mut list = lock(&self.list);
+        let mut list = lock(&self.consumers.list);
         self.absorb(&mut list);
         let taken = list.remove(item);
         self.publish(&list);
@@ -286,7 +302,7 @@ impl<T: Linked> Fifo<T> {
 
 impl<T: Linked> Drop for Fifo<T> {
     fn drop(&mut self) {
-        let mut list = lock(&self.list);
+        let mut list = lock(&self.consumers.list);
         self.absorb(&mut list);
     }
 }

@@ -35,11 +35,6 @@ pub(crate) struct PerCpu {
     /// Items done (run or cancelled), by flush colour: of a bound queue on their CPU, else where they ended.
     done: [AtomicU64; 2],
     pub(crate) migrated: AtomicU64,
-    /// Nodes of one-shot items that have run, for the next ones. Each holds the queue, so the last handle's drop empties
-    /// these.
-    spare: Mutex<Vec<Arc<Node>>>,
-    /// How many, to look at without the lock.
-    nr_spare: AtomicUsize,
     /// Made by the first item that runs here.
     pub(crate) hists: OnceLock<Box<Hists>>,
 }
@@ -49,26 +44,37 @@ impl PerCpu {
         self.queued.iter().map(|n| n.load(Ordering::Acquire)).sum()
     }
 
-    /// Takes a spare node, and hands the others to another CPU if one is given.
-    fn take_spare(&self, rest_to: Option<&PerCpu>) -> Option<Arc<Node>> {
-        if self.nr_spare.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let mut spare = lock(&self.spare);
-        let node = spare.pop();
-        let rest = rest_to.map(|to| (to, std::mem::take(&mut *spare)));
-        self.nr_spare.store(spare.len(), Ordering::Relaxed);
-        drop(spare);
-        if let Some((to, mut rest)) = rest {
-            let mut spare = lock(&to.spare);
-            spare.append(&mut rest);
-            to.nr_spare.store(spare.len(), Ordering::Relaxed);
-        }
-        node
-    }
-
     pub(crate) fn done(&self) -> u64 {
         self.done.iter().map(|n| n.load(Ordering::Acquire)).sum()
+    }
+}
+
+/// Nodes of one-shot items that have run on a CPU, for the next ones. Each holds the queue, so the last handle's drop
+/// empties these.
+#[derive(Default)]
+struct Spare {
+    nodes: Mutex<Vec<Arc<Node>>>,
+    /// How many, to look at without the lock.
+    count: AtomicUsize,
+}
+
+impl Spare {
+    /// Takes a spare node, and hands the others to another CPU if one is given.
+    fn take(&self, rest_to: Option<&Spare>) -> Option<Arc<Node>> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut spare = lock(&self.nodes);
+        let node = spare.pop();
+        let rest = rest_to.map(|to| (to, std::mem::take(&mut *spare)));
+        self.count.store(spare.len(), Ordering::Relaxed);
+        drop(spare);
+        if let Some((to, mut rest)) = rest {
+            let mut spare = lock(&to.nodes);
+            spare.append(&mut rest);
+            to.count.store(spare.len(), Ordering::Relaxed);
+        }
+        node
     }
 }
 
@@ -89,6 +95,7 @@ pub(crate) struct WqInner {
     pub(crate) pools: Vec<Arc<Pool>>,
     domains: Vec<Domain>,
     pub(crate) percpu: Vec<Padded<PerCpu>>,
+    spare: Vec<Padded<Spare>>,
     max_active: AtomicU64,
     /// The colour that items are queued in: flips at each flush.
     color: AtomicUsize,
@@ -271,10 +278,8 @@ impl WqInner {
     fn once(&self, f: Once) -> Arc<Node> {
         let here = self.pools[0].shared.current_index();
         let next = (here + 1) % self.percpu.len();
-        let Some(node) = self.percpu[here].0.take_spare(None).or_else(|| {
-            let rest = &self.percpu[here].0;
-            self.percpu[next].0.take_spare(Some(rest))
-        }) else {
+        let spare = &self.spare[here].0;
+        let Some(node) = spare.take(None).or_else(|| self.spare[next].0.take(Some(spare))) else {
             return Node::new(Body::Once(Mutex::new(Some(f))));
         };
         if let Body::Once(place) = &node.body {
@@ -285,13 +290,16 @@ impl WqInner {
 
     /// Gives nodes of one-shot items that have run for the next ones.
     pub(crate) fn give_spare(&self, cpu: usize, nodes: &mut Vec<Arc<Node>>) {
-        let percpu = &self.percpu[cpu].0;
-        let mut spare = lock(&percpu.spare);
-        if spare.len() < SPARE && !self.closed.load(Ordering::Acquire) {
-            spare.append(nodes);
-            percpu.nr_spare.store(spare.len(), Ordering::Relaxed);
+        if nodes.is_empty() {
+            return;
         }
-        drop(spare);
+        let spare = &self.spare[cpu].0;
+        let mut there = lock(&spare.nodes);
+        if there.len() < SPARE && !self.closed.load(Ordering::Acquire) {
+            there.append(nodes);
+            spare.count.store(there.len(), Ordering::Relaxed);
+        }
+        drop(there);
         nodes.clear();
     }
 
@@ -351,8 +359,8 @@ impl Drop for Handle {
             self.inner.wait_empty();
         }
         self.inner.closed.store(true, Ordering::Release);
-        for percpu in &self.inner.percpu {
-            let nodes = std::mem::take(&mut *lock(&percpu.0.spare));
+        for spare in &self.inner.spare {
+            let nodes = std::mem::take(&mut *lock(&spare.0.nodes));
             drop(nodes);
         }
     }
@@ -403,6 +411,7 @@ impl Workqueue {
             domains: pool_list.iter().map(|_| Domain::new()).collect(),
             pools: pool_list,
             percpu: (0..cpus).map(|_| Padded::default()).collect(),
+            spare: (0..cpus).map(|_| Padded::default()).collect(),
             max_active: AtomicU64::new(max_active),
             color: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),

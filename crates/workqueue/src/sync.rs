@@ -18,6 +18,11 @@ pub(crate) mod modelled {
         thread::{self, Thread},
     };
 
+    /// Between a sequentially consistent read-modify-write and a sequentially consistent load there is nothing to do:
+    /// these have one order that all threads agree on. loom has only acquire and release for them, so there this is the
+    /// fence that has the same effect.
+    pub(crate) fn between_seq_cst() {}
+
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }

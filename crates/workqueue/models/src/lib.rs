@@ -21,6 +21,10 @@ mod sync {
             thread::{self, Thread},
         };
 
+        pub(crate) fn between_seq_cst() {
+            fence(Ordering::SeqCst);
+        }
+
         pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
             mutex.lock().unwrap()
         }
