@@ -92,9 +92,12 @@ impl Domain {
 
     /// Lets an item wait. True if the caller is to call [`Domain::activate`]: nobody else may notice that there is room.
     /// (Of a row of items, the first one's queueing does it. Room that comes later comes from an item that ends, and its
-    /// worker looks here.)
-    pub(crate) fn wait(&self, node: Arc<Node>) -> bool {
+    /// worker looks here.) `tidy` is to be true now and then.
+    pub(crate) fn wait(&self, node: Arc<Node>, tidy: bool) -> bool {
         let first = self.inactive.0.push(node);
+        if tidy {
+            self.inactive.0.tidy();
+        }
         if !self.waiting.0.load(Ordering::SeqCst) {
             self.waiting.0.store(true, Ordering::SeqCst);
         }

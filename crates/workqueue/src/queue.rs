@@ -24,6 +24,9 @@ pub struct Flushed {
     pub panics: u64,
 }
 
+/// After so many items that a CPU queued, and that wait, their list is put in order.
+const TIDY: u64 = 64;
+
 /// How many spare nodes a CPU keeps, about.
 const SPARE: usize = 256;
 
@@ -117,7 +120,7 @@ impl WqInner {
     /// Queues an item whose pending instance the caller owns. False when the queue is draining.
     fn queue(self: &Arc<Self>, node: Arc<Node>, target: Option<usize>) -> bool {
         let cpu = self.pools[0].shared.current_index();
-        let Some(color) = self.count_queued(cpu) else { return false };
+        let Some((color, count)) = self.count_queued(cpu) else { return false };
         let (domain, shard) = if self.is_bound() {
             let target = target.unwrap_or(cpu);
             (target, target)
@@ -131,7 +134,7 @@ impl WqInner {
             self.pools[domain].push(shard, node);
         } else {
             node.set_place(Place::Inactive);
-            if d.wait(node) {
+            if d.wait(node, count.is_multiple_of(TIDY)) {
                 self.activate(domain, shard, 0);
             }
         }
@@ -143,20 +146,21 @@ impl WqInner {
         self.queue(node, target)
     }
 
-    /// Counts an item in the current colour, unless the queue is draining and the caller is not one of its items.
-    fn count_queued(self: &Arc<Self>, cpu: usize) -> Option<usize> {
+    /// Counts an item in the current colour, unless the queue is draining and the caller is not one of its items. Returns
+    /// the colour, and how many this CPU queued in it before.
+    fn count_queued(self: &Arc<Self>, cpu: usize) -> Option<(usize, u64)> {
         let counts = &self.percpu[cpu].0;
         let uncount = |color: usize| {
             // Back on the same counter, so no reader sees fewer than there are.
             counts.queued[color].fetch_sub(1, Ordering::SeqCst);
             self.tell_waiters(color);
         };
-        let color = loop {
+        let (color, count) = loop {
             let color = self.color.load(Ordering::SeqCst);
-            counts.queued[color].fetch_add(1, Ordering::SeqCst);
+            let count = counts.queued[color].fetch_add(1, Ordering::SeqCst);
             // A flush that turned the colour before the count was visible might not have seen it.
             if self.color.load(Ordering::SeqCst) == color {
-                break color;
+                break (color, count);
             }
             uncount(color);
         };
@@ -165,7 +169,7 @@ impl WqInner {
             uncount(color);
             return None;
         }
-        Some(color)
+        Some((color, count))
     }
 
     fn is_bound(&self) -> bool {
