@@ -1,6 +1,7 @@
 //! ext4 images: ours against a kernel mount, `debugfs` and the manifests that the kernel left.
 
 mod compare;
+mod corpora;
 mod differential;
 mod hostile;
 mod images;

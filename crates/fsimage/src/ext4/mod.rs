@@ -37,6 +37,7 @@ mod extent;
 mod features;
 mod file;
 mod filesystem;
+pub mod fuzz;
 mod group_descriptor;
 mod htree;
 mod inline_data;
