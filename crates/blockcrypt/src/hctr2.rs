@@ -3,27 +3,26 @@
 
 use core::fmt;
 
-use polyval::Polyval;
-use polyval::universal_hash::UniversalHash;
 use zeroize::Zeroize;
 
 use crate::Platform;
 use crate::aes::{self, AesKey, Block};
 use crate::error::{KeyError, LengthError, check_key_length};
+use crate::polyval::{HashKey, State};
 
 /// AES-HCTR2, AES-128 to AES-256 by the length of the key. Zeroized when dropped.
 #[derive(Clone)]
 pub struct AesHctr2 {
     key: AesKey,
-    /// POLYVAL under the hash key E(0), with nothing hashed.
-    hash: Polyval,
+    /// POLYVAL's key, E(0).
+    hash: HashKey,
     /// L = E(1).
     mask: Block,
     platform: Platform,
 }
 
 /// Counters that are encrypted at a time.
-const COUNTERS: usize = 32;
+const COUNTERS: usize = 16;
 
 impl AesHctr2 {
     /// Key lengths in bytes. fscrypt's mode has 32.
@@ -38,8 +37,7 @@ impl AesHctr2 {
         Self::with_platform(key, Platform::default())
     }
 
-    /// A key for a given CPU level. (POLYVAL is a crate's, which picks its instructions by itself; without them it is
-    /// constant-time as well.)
+    /// A key for a given CPU level.
     ///
     /// # Errors
     ///
@@ -50,7 +48,7 @@ impl AesHctr2 {
         let key = AesKey::new(key, platform);
         let mut schedule = [0u128.to_le_bytes(), 1u128.to_le_bytes()];
         key.encrypt_blocks(&mut schedule);
-        let this = Self { key, hash: Polyval::new(&schedule[0].into()), mask: schedule[1], platform };
+        let this = Self { key, hash: HashKey::new(&schedule[0], platform), mask: schedule[1], platform };
         schedule.zeroize();
         Ok(this)
     }
@@ -91,12 +89,23 @@ impl AesHctr2 {
 
     /// The hash of what comes before the message: the tweak's length in bits, doubled, plus 2, or 3 where the message
     /// will be padded; then the tweak, padded with zeros.
-    fn hash_tweak(&self, tweak: &[u8], rest: usize) -> Polyval {
+    fn hash_tweak(&self, tweak: &[u8], rest: usize) -> State<'_> {
         let padded = u128::from(!rest.is_multiple_of(16));
-        let mut hash = self.hash.clone();
+        let mut hash = self.hash.start();
         let length = (tweak.len() as u128 * 16 + 2 + padded).to_le_bytes();
-        hash.update(&[length.into()]);
-        hash.update_padded(tweak);
+        let (blocks, tail) = tweak.as_chunks::<16>();
+        if let ([first, second], []) = (blocks, tail) {
+            // The IV of fscrypt.
+            hash.update(&[length, *first, *second]);
+            return hash;
+        }
+        hash.update(&[length]);
+        hash.update(blocks);
+        if !tail.is_empty() {
+            let mut last = [0; 16];
+            last[..tail.len()].copy_from_slice(tail);
+            hash.update(&[last]);
+        }
         hash
     }
 
@@ -128,23 +137,16 @@ impl AesHctr2 {
 }
 
 /// Hashes the message behind the tweak; one that is no multiple of a block is padded with a 1 and zeros.
-fn hash_message(mut hash: Polyval, message: &[u8]) -> Block {
+fn hash_message(mut hash: State<'_>, message: &[u8]) -> Block {
     let (blocks, tail) = message.as_chunks::<16>();
-    // Four at a time, as POLYVAL takes them.
-    for four in blocks.chunks(4) {
-        let mut parts = [polyval::Block::default(); 4];
-        for (part, block) in parts.iter_mut().zip(four) {
-            *part = (*block).into();
-        }
-        hash.update(&parts[..four.len()]);
-    }
+    hash.update(blocks);
     if !tail.is_empty() {
         let mut last = [0; 16];
         last[..tail.len()].copy_from_slice(tail);
         last[tail.len()] = 1;
-        hash.update(&[last.into()]);
+        hash.update(&[last]);
     }
-    hash.finalize().into()
+    hash.finish()
 }
 
 fn xor(a: Block, b: Block) -> Block {

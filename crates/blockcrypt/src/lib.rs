@@ -20,6 +20,7 @@ pub mod modes;
 mod nh;
 pub mod platform;
 mod poly1305;
+mod polyval;
 mod sha256;
 #[cfg(target_arch = "x86_64")]
 mod sha2_avx512;

@@ -67,6 +67,8 @@ fn dropped_keys_are_zero() {
 
     let key: Vec<u8> = (1..=64).collect();
     for level in Platform::available() {
+        // HCTR2 keeps the powers of its hash key behind a pointer where the CPU level multiplies.
+        let powers = usize::from(level > Platform::Portable);
         let xts = AesXts::with_platform(&key, level).unwrap();
         assert_eq!(watch(move || drop(xts)), (2, 0), "XTS, {level}");
         for length in [16, 24, 32] {
@@ -79,12 +81,12 @@ fn dropped_keys_are_zero() {
             let essiv = AesCbcEssiv::with_platform(key, level).unwrap();
             assert_eq!(watch(move || drop(essiv)), (2, 0), "ESSIV, {level}");
             let hctr2 = AesHctr2::with_platform(key, level).unwrap();
-            assert_eq!(watch(move || drop(hctr2)), (1, 0), "HCTR2, {level}");
+            assert_eq!(watch(move || drop(hctr2)), (1 + powers, 0), "HCTR2, {level}");
         }
 
-        // HCTR2's hash key and mask lie in the value itself: boxed, it is a block of its own.
+        // HCTR2's hash key and mask lie in the value itself, the hash key at the portable level: boxed, it is a block of its own.
         let hctr2 = Box::new(AesHctr2::with_platform(&key[..32], level).unwrap());
         assert!(size_of::<AesHctr2>() >= SMALLEST);
-        assert_eq!(watch(move || drop(hctr2)), (2, 0), "HCTR2, boxed, {level}");
+        assert_eq!(watch(move || drop(hctr2)), (2 + powers, 0), "HCTR2, boxed, {level}");
     }
 }
