@@ -11,6 +11,8 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod ssse3;
 
+use zeroize::Zeroize;
+
 use crate::Platform;
 
 /// Bytes in a block of key stream.
@@ -40,20 +42,25 @@ pub(crate) fn xor_stream(platform: Platform, double_rounds: DoubleRounds, key: &
     start[4..12].copy_from_slice(key);
     start[14] = nonce as u32;
     start[15] = (nonce >> 32) as u32;
+    xor_stream_from(platform, double_rounds, &start, data);
+    start.zeroize();
+}
+
+fn xor_stream_from(platform: Platform, double_rounds: DoubleRounds, start: &[u32; 16], data: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     {
         if platform >= Platform::Avx512 {
-            return avx512::xor_stream(double_rounds, &start, data);
+            return avx512::xor_stream(double_rounds, start, data);
         }
         if platform >= Platform::Avx2 {
-            return avx2::xor_stream(double_rounds, &start, 0, data);
+            return avx2::xor_stream(double_rounds, start, 0, data);
         }
         if platform >= Platform::AesNi {
-            return ssse3::xor_stream(double_rounds, &start, 0, data);
+            return ssse3::xor_stream(double_rounds, start, 0, data);
         }
     }
     let _ = platform;
-    portable::xor_stream(double_rounds, &start, 0, data);
+    portable::xor_stream(double_rounds, start, 0, data);
 }
 
 #[cfg(test)]
