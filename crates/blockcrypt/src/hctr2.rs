@@ -1,9 +1,10 @@
 //! HCTR2 (Crowley, Huckleberry, Biggers: "Length-preserving encryption with HCTR2", 2021) over AES: a wide-block mode,
 //! every bit of a message and its tweak changes all of the ciphertext. fscrypt encrypts names with AES-256-HCTR2.
 
+use alloc::boxed::Box;
 use core::fmt;
 
-use zeroize::Zeroize;
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::Platform;
 use crate::aes::{self, AesKey, Block};
@@ -16,10 +17,13 @@ pub struct AesHctr2 {
     key: AesKey,
     /// POLYVAL's key, E(0).
     hash: HashKey,
-    /// L = E(1).
-    mask: Block,
+    mask: Box<Mask>,
     platform: Platform,
 }
+
+/// L = E(1).
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+struct Mask(Block);
 
 /// Counters that are encrypted at a time.
 const COUNTERS: usize = 16;
@@ -48,7 +52,8 @@ impl AesHctr2 {
         let key = AesKey::new(key, platform);
         let mut schedule = [0u128.to_le_bytes(), 1u128.to_le_bytes()];
         key.encrypt_blocks(&mut schedule);
-        let this = Self { key, hash: HashKey::new(&schedule[0], platform), mask: schedule[1], platform };
+        let this =
+            Self { key, hash: HashKey::new(&schedule[0], platform), mask: Box::new(Mask(schedule[1])), platform };
         schedule.zeroize();
         Ok(this)
     }
@@ -65,7 +70,7 @@ impl AesHctr2 {
         let mut middle = xor(*first, hash_message(tweak_hash.clone(), rest));
         let before = middle;
         self.key.encrypt_block(&mut middle);
-        self.xctr(xor(xor(before, middle), self.mask), rest);
+        self.xctr(xor(xor(before, middle), self.mask.0), rest);
         *first = xor(middle, hash_message(tweak_hash, rest));
         Ok(())
     }
@@ -82,7 +87,7 @@ impl AesHctr2 {
         let mut middle = xor(*first, hash_message(tweak_hash.clone(), rest));
         let before = middle;
         self.key.decrypt_block(&mut middle);
-        self.xctr(xor(xor(before, middle), self.mask), rest);
+        self.xctr(xor(xor(before, middle), self.mask.0), rest);
         *first = xor(middle, hash_message(tweak_hash, rest));
         Ok(())
     }
@@ -151,12 +156,6 @@ fn hash_message(mut hash: State<'_>, message: &[u8]) -> Block {
 
 fn xor(a: Block, b: Block) -> Block {
     (u128::from_ne_bytes(a) ^ u128::from_ne_bytes(b)).to_ne_bytes()
-}
-
-impl Drop for AesHctr2 {
-    fn drop(&mut self) {
-        self.mask.zeroize();
-    }
 }
 
 impl fmt::Debug for AesHctr2 {

@@ -4,6 +4,8 @@
 #[cfg(target_arch = "x86_64")]
 mod pclmul;
 
+use alloc::boxed::Box;
+
 use ::polyval::Polyval;
 use ::polyval::universal_hash::UniversalHash;
 
@@ -14,7 +16,7 @@ use crate::aes::Block;
 #[derive(Clone)]
 pub(crate) enum HashKey {
     /// The crate, with nothing hashed. (It picks PCLMULQDQ by itself, and is constant-time without.)
-    Crate(Polyval),
+    Crate(Box<Polyval>),
     #[cfg(target_arch = "x86_64")]
     Pclmul(pclmul::Powers),
 }
@@ -38,13 +40,13 @@ impl HashKey {
             return HashKey::Pclmul(powers);
         }
         let _ = platform;
-        HashKey::Crate(Polyval::new(&(*key).into()))
+        HashKey::Crate(Box::new(Polyval::new(&(*key).into())))
     }
 
     /// The hash of no blocks.
     pub(crate) fn start(&self) -> State<'_> {
         match self {
-            HashKey::Crate(hash) => State::Crate(hash.clone()),
+            HashKey::Crate(hash) => State::Crate(Polyval::clone(hash)),
             #[cfg(target_arch = "x86_64")]
             HashKey::Pclmul(powers) => State::Pclmul(powers, [0; 16]),
         }

@@ -22,11 +22,10 @@ pub(super) struct RoundKeys {
 
 impl RoundKeys {
     fn new(schedule: &Schedule) -> Box<Self> {
-        let mut keys = Box::new(RoundKeys {
-            encryption: schedule.keys,
-            decryption: [[0; 16]; MAX_ROUNDS + 1],
-            rounds: schedule.rounds,
-        });
+        // Zeros first: what is made on the stack and moved to the heap leaves a copy on the stack.
+        let none = [[0; 16]; MAX_ROUNDS + 1];
+        let mut keys = Box::new(RoundKeys { encryption: none, decryption: none, rounds: schedule.rounds });
+        keys.encryption.copy_from_slice(&schedule.keys);
         // SAFETY: whoever makes round keys has found the level AesNi or higher.
         unsafe { aesni::invert_keys(&schedule.keys[..=schedule.rounds], &mut keys.decryption) };
         keys
