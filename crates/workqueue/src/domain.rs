@@ -10,13 +10,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::list::Fifo;
 use crate::node::Node;
+use crate::padded::Padded;
 use crate::pool::Pool;
 use crate::sync::lock;
-
-/// Keeps neighbours out of one cache line, and out of the pair of lines that is fetched together.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Padded<T>(pub(crate) T);
 
 #[derive(Debug, Default)]
 struct Queueing {

@@ -1,14 +1,124 @@
-//! Kernel-style workqueues in user space: bound and unbound, high-priority, max_active, flush, drain, cancel, latency statistics.
+//! Kernel-style workqueues in user space: bound and unbound queues over worker pools that a process shares, high
+//! priority, a limit per queue (`max_active`), flush, drain, cancel, and latency statistics that are always on. The
+//! words are those of Linux' `kernel/workqueue.c`, and so are the contracts: return values, order, memory order.
+//!
+//! - A [`Workqueue`] is a *domain*: what a flush covers, what a limit counts, what statistics sum. It owns no threads,
+//!   and a process may have hundreds.
+//! - A **work item** is a function to run: a reusable [`Work`], which is queued again and again without an allocation
+//!   and never runs on two workers at once, or a closure for [`Workqueue::spawn`].
+//! - **Worker pools** run the items: for each CPU one of normal and one of high priority, and an unbound one of each.
+//!   All queues of a kind share them ([`Pools`]), so ten queues do not mean ten times the threads.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//! use postread_workqueue::{Workqueue, WqFlags};
+//!
+//! let wq = Workqueue::alloc("sums", WqFlags::UNBOUND, 0)?;
+//! let sum = Arc::new(AtomicU64::new(0));
+//! for n in 1..=100 {
+//!     let sum = Arc::clone(&sum);
+//!     assert!(wq.spawn(move || {
+//!         sum.fetch_add(n, Ordering::Relaxed);
+//!     }));
+//! }
+//! // All that was queued before is done after this, and what it wrote is visible.
+//! let flushed = wq.flush()?;
+//! assert_eq!((sum.load(Ordering::Relaxed), flushed.panics), (5050, 0));
+//!
+//! let stats = wq.stats();
+//! assert_eq!((stats.executed, stats.in_flight), (100, 0));
+//! println!("queued to started: p50 {:?} ns, p99 {:?} ns", stats.queue_to_start.p50(), stats.queue_to_start.p99());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Bound or unbound
+//!
+//! **Bound** ([`WqFlags::PERCPU`]): an item runs on the CPU that queued it, by that CPU's one worker, in queueing order.
+//! Its data are in that CPU's caches, no lock is shared between CPUs, and nothing waits for another CPU to wake up or
+//! clock up. But it waits for whatever else has that CPU, and a burst from one CPU stays on it.
+//!
+//! **Unbound** ([`WqFlags::UNBOUND`]): an item goes on the list of the CPU that queued it, and runs wherever a worker is
+//! free first. A burst spreads over all CPUs, and nothing waits while a CPU is free. But it may start on a cold, slow or
+//! sleeping CPU.
+//!
+//! Take bound for short items (tens of microseconds) whose data have just been touched, completions above all. Take
+//! unbound for long items, for bursts from one thread, and where the CPU that queues is busy with something else. If in
+//! doubt measure: the statistics of both have the same shape. Items of about the cost of a wake-up (some microseconds)
+//! are better not queued at all.
+//!
+//! **High priority** ([`WqFlags::HIGHPRI`]) is a matter of its own: separate workers at nice -20 where that is allowed
+//! (`CAP_SYS_NICE` or `RLIMIT_NICE`), else with a short time slice, else nothing. [`PoolStats::priority`] says which it
+//! was, and [`WqStats::group`] in which scheduling group it counts. It takes CPU time from everything of normal
+//! priority, so it is for short items that somebody waits for. It does not jump the queue: its pools have their own lists.
+//!
+//! ```
+//! use postread_workqueue::{Workqueue, WqFlags};
+//!
+//! let wq = Workqueue::alloc("verify", WqFlags::PERCPU | WqFlags::HIGHPRI, 0)?;
+//! println!("high priority here: {:?}", wq.stats().pools[0].priority);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Limits, and items that wait
+//!
+//! `max_active` is how many items of a queue are *active* (on a pool's list or running): per CPU for a bound queue, in all
+//! for an unbound one. The others wait in the queue in their order, and do not stand before other queues' items. It is
+//! not a number of threads: a bound pool runs **one** worker at a time and an unbound pool as many as there are CPUs (by
+//! the affinity mask and the cgroup's CPU quota). An item that has to wait says so with [`blocking`], and another worker
+//! goes on; waits of this crate (flush, drain, cancel_sync) say so themselves. So `n` items of a queue may wait for each
+//! other only if `max_active` is at least `n` and they wait inside `blocking`.
+//!
+//! # Waiting in circles
+//!
+//! Within one queue nothing can deadlock by waiting for the queue: flush and drain from inside an item of the same
+//! queue are errors, and so are flush and `cancel_sync` of an item from inside itself, and flush of another item of the
+//! same queue. Across queues it is the caller's affair, as in the kernel: an item of A that flushes B while an item of B
+//! flushes A wait for each other for ever, and so do two items that `cancel_sync` each other, or an item and whoever holds
+//! a lock that it wants and flushes it. Give queues an order, and wait only downwards. Items that depend on each other
+//! belong in different queues.
+//!
+//! # What a program can rely on
+//!
+//! - [`queue`](Workqueue::queue) returns true: the item will start exactly once more, unless cancelled. False: it was
+//!   pending (or being cancelled, or the queue drains). In the first two cases of these three the run to come, if any, sees
+//!   all that the caller wrote before.
+//! - An item is no longer pending when its function starts: queueing it from then on always gives another run.
+//! - Items of one pool list start in queueing order: a bound pool has one list; an unbound pool has one per CPU, and the
+//!   workers take from the nearest first, so items queued on different CPUs may change places. Nothing is promised about the
+//!   order in which items end. Changing `max_active` changes no order.
+//! - A panic in an item is caught and counted; the worker lives on; the next [`flush`](Workqueue::flush) tells.
+//! - Dropping the last handle of a queue drains it.
+//! - Queueing makes no thread. A pool's first worker is made with its first queue and never leaves; a thread that cannot
+//!   be made later delays items and loses none.
+//! - An idle worker sleeps and wakes for nothing. (After a long row of items it looks about for some microseconds first.)
+//!
+//! Threads are named as kworkers are: `pr/0:1H` is CPU 0's worker 1 at high priority, `pr/u0:3` worker 3 of the unbound
+//! pool (`pr/u1:0H` of the high-priority one).
+//!
+//! # How it works
+//!
+//! An item's whole protocol is one atomic word (`state.rs`); which workers are awake is another (`idle.rs`); lists are
+//! intrusive, and pushing takes no lock (`list.rs`, the crate's only unsafe code); what a flush waits for are counters per
+//! CPU (`flush.rs`). These four files are model-checked with loom, as they are, in `models/`. What belongs to a queue alone is in `queue.rs` and `domain.rs`; what workers do
+//! is in `worker.rs`.
+//!
+//! Not here yet: delayed and ordered work, affinity scopes, rescuers, the watchdog and the detection of items that hog
+//! the CPU.
+#![doc = ""]
+#![doc = include_str!("../docs/pains.md")]
 
 mod config;
 mod domain;
 mod error;
 mod flags;
+mod flush;
 mod hist;
 mod idle;
 mod list;
 mod manager;
 mod node;
+mod padded;
 mod pool;
 mod pools;
 mod queue;

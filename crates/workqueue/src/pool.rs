@@ -10,11 +10,11 @@ use postread_sys::priority::HighPriority;
 use postread_sys::schedstat::{SchedStat, ThreadStat};
 
 use crate::config::HighPriorityPolicy;
-use crate::domain::Padded;
 use crate::idle::{Idle, Wake};
 use crate::list::Fifo;
 use crate::manager::Manager;
 use crate::node::{Node, Place};
+use crate::padded::Padded;
 use crate::sync::lock;
 use crate::worker;
 

@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
-use crate::domain::{Domain, Padded};
+use crate::domain::Domain;
 use crate::error::{AllocError, FlushError, MaxActiveError, QueueOnError, WQ_DFL_ACTIVE, WQ_MAX_ACTIVE, WQ_NAME_MAX};
 use crate::flags::WqFlags;
+use crate::flush::FlushCounts;
 use crate::node::{Body, Node, Once, Place, Queued};
+use crate::padded::Padded;
 use crate::pool::Pool;
 use crate::pools::{Pools, PoolsHandle};
 use crate::stats::{Hists, WqStats};
@@ -30,26 +32,12 @@ const TIDY: u64 = 64;
 /// How many spare nodes a CPU keeps, about.
 const SPARE: usize = 256;
 
-/// A queue's counts on one CPU.
+/// What a queue records on one CPU.
 #[derive(Default)]
 pub(crate) struct PerCpu {
-    /// Items queued on this CPU, by flush colour.
-    queued: [AtomicU64; 2],
-    /// Items done (run or cancelled), by flush colour: of a bound queue on their CPU, else where they ended.
-    done: [AtomicU64; 2],
     pub(crate) migrated: AtomicU64,
     /// Made by the first item that runs here.
     pub(crate) hists: OnceLock<Box<Hists>>,
-}
-
-impl PerCpu {
-    pub(crate) fn queued(&self) -> u64 {
-        self.queued.iter().map(|n| n.load(Ordering::Acquire)).sum()
-    }
-
-    pub(crate) fn done(&self) -> u64 {
-        self.done.iter().map(|n| n.load(Ordering::Acquire)).sum()
-    }
 }
 
 /// Nodes of one-shot items that have run on a CPU, for the next ones. Each holds the queue, so the last handle's drop
@@ -100,10 +88,7 @@ pub(crate) struct WqInner {
     pub(crate) percpu: Vec<Padded<PerCpu>>,
     spare: Vec<Padded<Spare>>,
     max_active: AtomicU64,
-    /// The colour that items are queued in: flips at each flush.
-    color: AtomicUsize,
-    /// Threads inside a flush or drain.
-    waiters: AtomicUsize,
+    pub(crate) counts: FlushCounts,
     /// Drains in progress; for ever above 0 once destroyed.
     draining: AtomicUsize,
     /// The last handle is gone.
@@ -112,8 +97,6 @@ pub(crate) struct WqInner {
     pub(crate) cancelled: AtomicU64,
     flush: Mutex<FlushState>,
     flush_turn: Condvar,
-    done_lock: Mutex<()>,
-    done_changed: Condvar,
 }
 
 impl WqInner {
@@ -149,24 +132,10 @@ impl WqInner {
     /// Counts an item in the current colour, unless the queue is draining and the caller is not one of its items. Returns
     /// the colour, and how many this CPU queued in it before.
     fn count_queued(self: &Arc<Self>, cpu: usize) -> Option<(usize, u64)> {
-        let counts = &self.percpu[cpu].0;
-        let uncount = |color: usize| {
-            // Back on the same counter, so no reader sees fewer than there are.
-            counts.queued[color].fetch_sub(1, Ordering::SeqCst);
-            self.tell_waiters(color);
-        };
-        let (color, count) = loop {
-            let color = self.color.load(Ordering::SeqCst);
-            let count = counts.queued[color].fetch_add(1, Ordering::SeqCst);
-            // A flush that turned the colour before the count was visible might not have seen it.
-            if self.color.load(Ordering::SeqCst) == color {
-                break (color, count);
-            }
-            uncount(color);
-        };
+        let (color, count) = self.counts.count_queued(cpu);
         // Counted first: a drain sets its flag and looks at the counts after.
         if self.draining.load(Ordering::SeqCst) != 0 && !inside_queue(self) {
-            uncount(color);
+            self.counts.uncount(cpu, color);
             return None;
         }
         Some((color, count))
@@ -182,7 +151,7 @@ impl WqInner {
 
     /// Items of a domain that are done. Those of a bound one all count on its own CPU.
     fn domain_done(&self, domain: usize) -> u64 {
-        if self.is_bound() { self.percpu[domain].0.done() } else { self.percpu.iter().map(|p| p.0.done()).sum() }
+        if self.is_bound() { self.counts.done_on(domain) } else { self.counts.done() }
     }
 
     /// Moves items that wait to the pool's list, as far as `max_active` allows. `now` is 0 for the time of queueing.
@@ -207,37 +176,8 @@ impl WqInner {
     /// Counts an item as done. True if items of its domain wait for a place.
     pub(crate) fn count_done(&self, queued: &Queued, cpu: usize) -> bool {
         let cpu = if self.is_bound() { queued.domain } else { cpu };
-        self.percpu[cpu].0.done[queued.color].fetch_add(1, Ordering::SeqCst);
-        self.tell_waiters(queued.color);
+        self.counts.count_done(cpu, queued.color);
         self.domains[queued.domain].has_inactive()
-    }
-
-    fn tell_waiters(&self, color: usize) {
-        if self.waiters.load(Ordering::SeqCst) != 0 && self.is_idle(color) {
-            drop(lock(&self.done_lock));
-            self.done_changed.notify_all();
-        }
-    }
-
-    /// Are all items of a colour done? The done ones are summed first: both only grow, so equal sums mean that nothing
-    /// was in flight when the first sum was taken.
-    fn is_idle(&self, color: usize) -> bool {
-        let done: u64 = self.percpu.iter().map(|p| p.0.done[color].load(Ordering::SeqCst)).sum();
-        let queued: u64 = self.percpu.iter().map(|p| p.0.queued[color].load(Ordering::SeqCst)).sum();
-        done == queued
-    }
-
-    fn wait_idle(&self, idle: impl Fn() -> bool) {
-        self.waiters.fetch_add(1, Ordering::SeqCst);
-        if !idle() {
-            blocking(|| {
-                let mut guard = lock(&self.done_lock);
-                while !idle() {
-                    guard = self.done_changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
-                }
-            });
-        }
-        self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Waits for all items queued before. Flushes go one at a time; those that come while one is under way share the
@@ -264,8 +204,8 @@ impl WqInner {
         state.running = true;
         state.started += 1;
         drop(state);
-        let old = self.color.fetch_xor(1, Ordering::SeqCst);
-        self.wait_idle(|| self.is_idle(old));
+        let old = self.counts.turn();
+        self.counts.wait_idle(&[old], |sleep| blocking(sleep));
         let mut state = lock(&self.flush);
         state.running = false;
         state.finished = state.started;
@@ -309,7 +249,7 @@ impl WqInner {
 
     /// Waits until nothing is left; items may still queue others.
     fn wait_empty(&self) {
-        self.wait_idle(|| self.is_idle(0) && self.is_idle(1));
+        self.counts.wait_idle(&[0, 1], |sleep| blocking(sleep));
     }
 
     pub(crate) fn count_panic(&self) {
@@ -417,16 +357,13 @@ impl Workqueue {
             percpu: (0..cpus).map(|_| Padded::default()).collect(),
             spare: (0..cpus).map(|_| Padded::default()).collect(),
             max_active: AtomicU64::new(max_active),
-            color: AtomicUsize::new(0),
-            waiters: AtomicUsize::new(0),
+            counts: FlushCounts::new(cpus),
             draining: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             panics: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             flush: Mutex::default(),
             flush_turn: Condvar::new(),
-            done_lock: Mutex::default(),
-            done_changed: Condvar::new(),
         };
         Ok(Workqueue { handle: Arc::new(Handle { inner: Arc::new(inner), pools: Arc::clone(pools) }) })
     }

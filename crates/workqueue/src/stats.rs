@@ -104,8 +104,8 @@ impl WqStats {
     pub(crate) fn of(wq: &WqInner) -> WqStats {
         // In this order, so that what is done never exceeds what was queued.
         let cancelled = wq.cancelled.load(Ordering::Relaxed);
-        let done: u64 = wq.percpu.iter().map(|p| p.0.done()).sum();
-        let queued: u64 = wq.percpu.iter().map(|p| p.0.queued()).sum();
+        let done = wq.counts.done();
+        let queued = wq.counts.queued();
         let mut stats = WqStats {
             name: wq.name.clone(),
             flags: wq.flags,
@@ -124,7 +124,7 @@ impl WqStats {
             pools: wq.pools.iter().map(PoolStats::of).collect(),
             group: sched_group().ok(),
         };
-        for (cpu, percpu) in wq.pools[0].shared.cpus.iter().zip(&wq.percpu) {
+        for ((index, percpu), cpu) in wq.percpu.iter().enumerate().zip(wq.pools[0].shared.cpus.iter()) {
             let mut started = 0;
             if let Some(hists) = percpu.0.hists.get() {
                 let mut at_once = Hist::new();
@@ -140,7 +140,7 @@ impl WqStats {
                 started = run.count();
                 hists.run.add_to(&mut stats.run);
             }
-            stats.cpus.push(CpuCounts { cpu, queued: percpu.0.queued(), started });
+            stats.cpus.push(CpuCounts { cpu, queued: wq.counts.queued_on(index), started });
         }
         stats
     }

@@ -7,7 +7,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For `state`, `idle` and `list`. The package in `models/` compiles these three files with loom's primitives under the
+/// For `state`, `idle`, `list` and `flush`. The package in `models/` compiles these four files with loom's primitives under the
 /// same names.
 pub(crate) mod modelled {
     use std::sync::PoisonError;

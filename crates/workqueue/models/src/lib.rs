@@ -5,10 +5,14 @@
 //! before it hangs somebody: take a fence out of `idle.rs` and `nothing_is_forgotten` fails.
 #![cfg(test)]
 
+#[path = "../../src/flush.rs"]
+mod flush;
 #[path = "../../src/idle.rs"]
 mod idle;
 #[path = "../../src/list.rs"]
 mod list;
+#[path = "../../src/padded.rs"]
+mod padded;
 #[path = "../../src/state.rs"]
 mod state;
 
@@ -36,6 +40,7 @@ mod sync {
 }
 
 mod flush_cancel;
+mod flush_queue;
 mod idle_wake;
 
 /// Runs a model. A thread that waits for ever is found too: loom reports a deadlock.
