@@ -5,25 +5,22 @@
 //! is done, per CPU, which the flush needs anyway. Queueing compares its count with the last sum of the done ones that
 //! it saw, and sums anew only when that leaves no room. A sum that is old is too small, so the limit is never exceeded.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use crate::list::Fifo;
-use crate::node::Node;
+use crate::list::{Fifo, Linked};
 use crate::padded::Padded;
-use crate::pool::Pool;
-use crate::sync::lock;
+use crate::sync::modelled::{AtomicBool, AtomicU64, Mutex, Ordering, between_seq_cst, fence, lock};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queueing {
     activated: AtomicU64,
     done_seen: AtomicU64,
 }
 
-pub(crate) struct Domain {
+pub(crate) struct Domain<T: Linked> {
     queueing: Padded<Queueing>,
     /// The items that wait for a place, in order.
-    inactive: Padded<Fifo<Node>>,
+    inactive: Padded<Fifo<T>>,
     /// Held by whoever moves items from `inactive` to a pool's list.
     activation: Mutex<()>,
     /// Items wait, or may be between the two lists. It rarely changes, so looking at it for every item costs nothing, as
@@ -31,13 +28,13 @@ pub(crate) struct Domain {
     waiting: Padded<AtomicBool>,
 }
 
-impl Domain {
-    pub(crate) fn new() -> Domain {
+impl<T: Linked> Domain<T> {
+    pub(crate) fn new() -> Domain<T> {
         Domain {
-            queueing: Padded::default(),
+            queueing: Padded(Queueing { activated: AtomicU64::new(0), done_seen: AtomicU64::new(0) }),
             inactive: Padded(Fifo::new()),
-            activation: Mutex::default(),
-            waiting: Padded::default(),
+            activation: Mutex::new(()),
+            waiting: Padded(AtomicBool::new(false)),
         }
     }
 
@@ -83,25 +80,28 @@ impl Domain {
     /// Do items wait? By a worker that has counted an item done, with a sequentially consistent operation: it sees the
     /// item, or the item's queueing sees the count.
     pub(crate) fn has_inactive(&self) -> bool {
+        between_seq_cst();
         self.waiting.0.load(Ordering::SeqCst)
     }
 
     /// Lets an item wait. True if the caller is to call [`Domain::activate`]: nobody else may notice that there is room.
     /// (Of a row of items, the first one's queueing does it. Room that comes later comes from an item that ends, and its
     /// worker looks here.) `tidy` is to be true now and then.
-    pub(crate) fn wait(&self, node: Arc<Node>, tidy: bool) -> bool {
+    pub(crate) fn wait(&self, node: Arc<T>, tidy: bool) -> bool {
         let first = self.inactive.0.push(node);
         if tidy {
             self.inactive.0.tidy();
         }
+        between_seq_cst();
         if !self.waiting.0.load(Ordering::SeqCst) {
             self.waiting.0.store(true, Ordering::SeqCst);
         }
         first
     }
 
-    /// Moves what waits to a pool's list, as far as there is room. `each` sees the items.
-    pub(crate) fn activate(&self, pool: &Pool, cpu: usize, reserve: impl Fn(u64) -> u64, each: impl Fn(&Node)) {
+    /// Moves what waits to a pool's list, as far as there is room. `reserve` calls [`Domain::reserve`] for so many places;
+    /// `deliver` moves up to so many items from the list it is given, and returns how many there were.
+    pub(crate) fn activate(&self, reserve: impl Fn(u64) -> u64, deliver: impl Fn(&Fifo<T>, u64) -> u64) {
         let _one_at_a_time = lock(&self.activation);
         fence(Ordering::SeqCst);
         loop {
@@ -118,7 +118,7 @@ impl Domain {
             if places == 0 {
                 return;
             }
-            let moved = pool.append_from(cpu, &self.inactive.0, places as usize, &each) as u64;
+            let moved = deliver(&self.inactive.0, places);
             if moved < places {
                 // Whoever found no place meanwhile waits now, and if it was the first it is waiting for the lock.
                 self.unreserve(places - moved);
@@ -128,7 +128,7 @@ impl Domain {
     }
 
     /// Takes an item out that waits, if it is here.
-    pub(crate) fn remove(&self, node: &Node) -> Option<Arc<Node>> {
+    pub(crate) fn remove(&self, node: &T) -> Option<Arc<T>> {
         let taken = self.inactive.0.remove(node)?;
         // It is about to be counted done, and was never active: both counts grow, this one first, so that the
         // difference is never too small.

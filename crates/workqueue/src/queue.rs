@@ -84,7 +84,7 @@ pub(crate) struct WqInner {
     pub(crate) flags: WqFlags,
     /// A pool a domain.
     pub(crate) pools: Vec<Arc<Pool>>,
-    domains: Vec<Domain>,
+    domains: Vec<Domain<Node>>,
     pub(crate) percpu: Vec<Padded<PerCpu>>,
     spare: Vec<Padded<Spare>>,
     max_active: AtomicU64,
@@ -161,7 +161,10 @@ impl WqInner {
                 node.set_active_at(now);
             }
         };
-        self.domains[domain].activate(&self.pools[domain], cpu, |wanted| self.reserve(domain, wanted), each);
+        self.domains[domain].activate(
+            |wanted| self.reserve(domain, wanted),
+            |inactive, most| self.pools[domain].append_from(cpu, inactive, most as usize, each) as u64,
+        );
     }
 
     pub(crate) fn has_inactive(&self, domain: usize) -> bool {

@@ -7,13 +7,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For `state`, `idle`, `list` and `flush`. The package in `models/` compiles these four files with loom's primitives under the
+/// For `state`, `idle`, `list`, `flush` and `domain`. The package in `models/` compiles these files with loom's primitives under the
 /// same names.
 pub(crate) mod modelled {
     use std::sync::PoisonError;
 
     pub(crate) use std::{
-        sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+        sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
         sync::{Condvar, Mutex, MutexGuard},
         thread::{self, Thread},
     };

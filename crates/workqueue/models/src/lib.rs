@@ -5,6 +5,8 @@
 //! before it hangs somebody: take a fence out of `idle.rs` and `nothing_is_forgotten` fails.
 #![cfg(test)]
 
+#[path = "../../src/domain.rs"]
+mod domain;
 #[path = "../../src/flush.rs"]
 mod flush;
 #[path = "../../src/idle.rs"]
@@ -20,7 +22,7 @@ mod state;
 mod sync {
     pub(crate) mod modelled {
         pub(crate) use loom::{
-            sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+            sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
             sync::{Condvar, Mutex, MutexGuard},
             thread::{self, Thread},
         };
@@ -42,6 +44,7 @@ mod sync {
 mod flush_cancel;
 mod flush_queue;
 mod idle_wake;
+mod max_active;
 
 /// Runs a model. A thread that waits for ever is found too: loom reports a deadlock.
 fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
