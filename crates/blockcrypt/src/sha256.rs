@@ -38,9 +38,11 @@ pub(crate) struct Sha256;
 /// A way to compress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernel {
-    /// One message: plain code on x86-64, elsewhere what the `sha2` crate finds.
+    /// One message with plain code.
     Portable,
-    /// One to four messages with SHA-NI.
+    /// One message with what the `sha2` crate finds: SHA-NI, or SHA-256 instructions on AArch64.
+    Single,
+    /// Two to four messages with SHA-NI.
     #[cfg(target_arch = "x86_64")]
     ShaNi(usize),
     /// 8 lanes.
@@ -68,22 +70,29 @@ impl Sha2 for Sha256 {
 
     #[cfg(not(target_arch = "x86_64"))]
     fn choose(_: Platform, _: usize) -> Kernel {
-        Kernel::Portable
+        Kernel::Single
     }
 
-    /// By the speeds measured on Zen 4, in 4 KiB messages: one SHA-NI stream 1.4 GB/s, two 2.2, three 2.7, four 2.9;
-    /// 16 lanes that are all used 4, and 8 lanes about as much. A batch of unused lanes costs what a full one does.
+    /// By the times measured on Zen 4, in thousands of cycles for messages of 4 KiB: `sha2` 8.5; SHA-NI two 9.9,
+    /// three 14.8, four 18.2; 8 lanes 35, 16 lanes 64, however few of them are used.
     #[cfg(target_arch = "x86_64")]
     fn choose(platform: Platform, remaining: usize) -> Kernel {
-        let sha_ni = platform.has(Feature::Sha);
-        match (platform, remaining) {
-            (Platform::Avx512, 13..) => Kernel::Avx512,
-            (Platform::Avx512, 9..) if !sha_ni => Kernel::Avx512,
-            (Platform::Avx512, 7..) => Kernel::Avx512Half,
-            (Platform::Avx512, 2..) if !sha_ni => Kernel::Avx512Half,
-            (_, 1..) if sha_ni => Kernel::ShaNi(if remaining == 6 { 3 } else { remaining.min(4) }),
-            (Platform::Avx2 | Platform::Avx512, 3..) => Kernel::Avx2,
-            _ => Kernel::Portable,
+        if platform.has(Feature::Sha) {
+            match (platform, remaining) {
+                (Platform::Avx512, 15..) => Kernel::Avx512,
+                (Platform::Avx512, 8 | 10..) => Kernel::Avx512Half,
+                (_, 1) => Kernel::Single,
+                (_, 5) => Kernel::ShaNi(3),
+                (_, 9) => Kernel::ShaNi(3),
+                (_, more) => Kernel::ShaNi(more.min(4)),
+            }
+        } else {
+            match (platform, remaining) {
+                (Platform::Avx512, 9..) => Kernel::Avx512,
+                (Platform::Avx512, 2..) => Kernel::Avx512Half,
+                (Platform::Avx2, 3..) => Kernel::Avx2,
+                _ => Kernel::Portable,
+            }
         }
     }
 
@@ -91,14 +100,14 @@ impl Sha2 for Sha256 {
         match kernel {
             Kernel::Portable => job.run::<1>(|state, [input]| {
                 let mut one = state.map(|[word]| word);
-                #[cfg(target_arch = "x86_64")]
                 portable::compress(&mut one, input);
-                #[cfg(not(target_arch = "x86_64"))]
+                *state = one.map(|word| [word]);
+            }),
+            Kernel::Single => job.run::<1>(|state, [input]| {
+                let mut one = state.map(|[word]| word);
                 sha2::block_api::compress256(&mut one, input.as_chunks().0);
                 *state = one.map(|word| [word]);
             }),
-            #[cfg(target_arch = "x86_64")]
-            Kernel::ShaNi(1) => job.run::<1>(sha_ni::compress),
             #[cfg(target_arch = "x86_64")]
             Kernel::ShaNi(2) => job.run::<2>(sha_ni::compress),
             #[cfg(target_arch = "x86_64")]
@@ -110,7 +119,7 @@ impl Sha2 for Sha256 {
             #[cfg(target_arch = "x86_64")]
             Kernel::Avx512Half => job.run::<8>(avx512::compress8),
             #[cfg(target_arch = "x86_64")]
-            Kernel::Avx512 => job.run::<16>(avx512::compress16),
+            Kernel::Avx512 => job.run_with_tail::<16>(avx512::compress16),
         }
     }
 }

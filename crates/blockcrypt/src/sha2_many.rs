@@ -137,6 +137,22 @@ impl<A: Sha2> Job<'_, '_, A> {
     /// `compress` advances a word-major state (`state[word][lane]`) over inputs of whole compression blocks.
     #[inline(always)]
     pub(crate) fn run<const N: usize>(&mut self, compress: impl Fn(&mut [[A::Word; N]; 8], &[&[u8]; N])) {
+        self.run_with_tail(|state, inputs, tail| {
+            if !inputs[0].is_empty() {
+                compress(state, inputs);
+            }
+            if !tail.is_empty() {
+                compress(state, &[tail; N]);
+            }
+        });
+    }
+
+    /// [`Job::run`] for a `compress` that goes on with the tail that all inputs share.
+    #[inline(always)]
+    pub(crate) fn run_with_tail<const N: usize>(
+        &mut self,
+        compress: impl Fn(&mut [[A::Word; N]; 8], &[&[u8]; N], &[u8]),
+    ) {
         let used = N.min(self.end - self.next);
         let blocks: [&[u8]; N] = core::array::from_fn(|lane| {
             let block = (self.block)(self.next + lane.min(used - 1));
@@ -154,17 +170,17 @@ impl<A: Sha2> Job<'_, '_, A> {
                 buffer[..pending.len()].copy_from_slice(pending);
                 buffer[pending.len()..A::BLOCK].copy_from_slice(&block[..at]);
             }
-            compress(&mut state, &buffer.each_ref().map(|b| &b[..A::BLOCK]));
+            compress(&mut state, &buffer.each_ref().map(|b| &b[..A::BLOCK]), &[]);
         }
         let whole = (self.block_len - at) / A::BLOCK * A::BLOCK;
-        if whole > 0 && (pending.is_empty() || at > 0) {
-            compress(&mut state, &blocks.map(|block| &block[at..at + whole]));
-            at += whole;
-        }
-        let mut tail = self.tail;
-        if self.lead > 0 {
-            let first;
-            (first, tail) = tail.split_at(A::BLOCK);
+        let middle = if pending.is_empty() || at > 0 { at..at + whole } else { 0..0 };
+        at = middle.end;
+        let middle = blocks.map(|block| &block[middle.clone()]);
+        if self.lead == 0 {
+            compress(&mut state, &middle, self.tail);
+        } else {
+            compress(&mut state, &middle, &[]);
+            let (first, tail) = self.tail.split_at(A::BLOCK);
             // Only a message shorter than a block still has the prefix's rest in front.
             let rest = if at == 0 { pending } else { &[] };
             for (buffer, block) in buffer.iter_mut().zip(&blocks) {
@@ -172,10 +188,7 @@ impl<A: Sha2> Job<'_, '_, A> {
                 buffer[..rest.len()].copy_from_slice(rest);
                 buffer[rest.len()..self.lead].copy_from_slice(&block[at..]);
             }
-            compress(&mut state, &buffer.each_ref().map(|b| &b[..A::BLOCK]));
-        }
-        if !tail.is_empty() {
-            compress(&mut state, &[tail; N]);
+            compress(&mut state, &buffer.each_ref().map(|b| &b[..A::BLOCK]), tail);
         }
         match &mut self.sink {
             Sink::State(out) => **out = state.map(|word| word[0]),

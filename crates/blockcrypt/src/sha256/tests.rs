@@ -11,12 +11,12 @@ use crate::platform::Feature;
 use crate::sha2_many::Common;
 
 fn kernels() -> Vec<Kernel> {
-    let mut kernels = Vec::from([Kernel::Portable]);
+    let mut kernels = Vec::from([Kernel::Portable, Kernel::Single]);
     #[cfg(target_arch = "x86_64")]
     {
         let top = Platform::detect();
         let levels: [(bool, &[Kernel]); 3] = [
-            (top.has(Feature::Sha), &[Kernel::ShaNi(1), Kernel::ShaNi(2), Kernel::ShaNi(3), Kernel::ShaNi(4)]),
+            (top.has(Feature::Sha), &[Kernel::ShaNi(2), Kernel::ShaNi(3), Kernel::ShaNi(4)]),
             (top >= Platform::Avx2, &[Kernel::Avx2]),
             (top >= Platform::Avx512, &[Kernel::Avx512Half, Kernel::Avx512]),
         ];

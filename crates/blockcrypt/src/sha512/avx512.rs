@@ -7,7 +7,7 @@ use core::arch::x86_64::*;
 use super::avx2::{load_state4, store_state4, transpose4};
 use super::{BLOCK, K};
 use crate::Platform;
-use crate::sha2_avx512::{sha2_round, sha2_rounds, sha2_rounds_256, sha2_rounds_512};
+use crate::sha2_avx512::{nothing, sha2_round, sha2_rounds, sha2_rounds_256, sha2_rounds_512};
 
 /// Advances `state` (`state[word][lane]`) over the whole blocks of `inputs`, which are equally long.
 pub(crate) fn compress8(state: &mut [[u64; 8]; 8], inputs: &[&[u8]; 8]) {
@@ -46,7 +46,7 @@ fn compress8_avx512(state: &mut [[u64; 8]; 8], inputs: &[&[u8]; 8]) {
         // SAFETY: reads the 80 constants behind `K`, changes nothing but its operands, and the CPU has AVX-512 F.
         unsafe {
             sha2_rounds_512!(("q" "8" "{{1to8}}" ["14" "18" "41"] ["28" "34" "39"] ["19" "61" "6"] ["1" "8" "7"]),
-                s, w, K.as_ptr(), "4");
+                s, w.as_ptr(), K.as_ptr(), "4", nothing);
         }
         for (s, start) in s.iter_mut().zip(&start) {
             *s = _mm512_add_epi64(*s, *start);
@@ -79,7 +79,7 @@ fn compress4_avx512(state: &mut [[u64; 4]; 8], inputs: &[&[u8]; 4]) {
         // SAFETY: reads the 80 constants behind `K`, changes nothing but its operands, and the CPU has AVX-512 VL.
         unsafe {
             sha2_rounds_256!(("q" "8" "{{1to4}}" ["14" "18" "41"] ["28" "34" "39"] ["19" "61" "6"] ["1" "8" "7"]),
-                s, w, K.as_ptr(), "4");
+                s, w.as_ptr(), K.as_ptr(), "4", nothing);
         }
         for (s, start) in s.iter_mut().zip(&start) {
             *s = _mm256_add_epi64(*s, *start);
