@@ -16,9 +16,10 @@ use postread_blockcrypt::cts::AesCbcCts;
 use postread_blockcrypt::hctr2::AesHctr2;
 use postread_blockcrypt::xts::AesXts;
 
-const LEN: usize = 256 << 10;
-const ROUNDS: usize = 15;
-const ROUND_TIME: Duration = Duration::from_millis(12);
+const LEN: usize = 128 << 10;
+// Rounds shorter than a time slice, and many: on a shared machine most of them run undisturbed.
+const ROUNDS: usize = 151;
+const ROUND_TIME: Duration = Duration::from_micros(500);
 
 /// Gigabytes a second of `run`, which processes `bytes` each time.
 fn gigabytes(bytes: usize, mut run: impl FnMut()) -> f64 {
@@ -33,8 +34,18 @@ fn gigabytes(bytes: usize, mut run: impl FnMut()) -> f64 {
     }
 }
 
-fn contestant<'a>(name: &str, mut data: Vec<u8>, mut run: impl FnMut(&mut [u8]) + 'a) -> Contestant<'a> {
-    Contestant::new(name, move || gigabytes(data.len(), || run(black_box(&mut data))))
+/// Buffers are aligned to pages, as those of a reader are; what is not aligned to a cache line is slower for everyone.
+#[derive(Clone, Copy)]
+#[repr(C, align(4096))]
+struct Page([u8; 4096]);
+
+fn contestant<'a>(name: &str, data: Vec<u8>, mut run: impl FnMut(&mut [u8]) + 'a) -> Contestant<'a> {
+    let mut pages: Vec<Page> = data.as_chunks::<4096>().0.iter().map(|&page| Page(page)).collect();
+    Contestant::new(name, move || {
+        // SAFETY: a page is its bytes and nothing else, so that a run of pages is a run of bytes.
+        let data = unsafe { std::slice::from_raw_parts_mut(pages.as_mut_ptr().cast::<u8>(), pages.len() * 4096) };
+        gigabytes(data.len(), || run(black_box(&mut *data)))
+    })
 }
 
 fn bytes(len: usize) -> Vec<u8> {
@@ -263,30 +274,29 @@ fn cbc(report: &mut Report, key: &[u8]) {
     }
 }
 
+const NAMES: usize = 256;
+
 /// Names: nanoseconds each, a tweak of 32 bytes; CBC-CTS beside it, which is what HCTR2 replaces.
 fn names(report: &mut Report, key: &[u8]) {
     let hctr2 = AesHctr2::new(&key[..32]).unwrap();
     let cts = AesCbcCts::new(&key[..32]).unwrap();
-    let nanoseconds = |mut run: Box<dyn FnMut(&mut [u8])>, len| {
-        let mut name = bytes(len);
-        move || 1.0 / gigabytes(1, || run(black_box(&mut name)))
-    };
+    // The clock is read once for many names.
+    fn nanoseconds(mut name: Vec<u8>, mut run: impl FnMut(&mut [u8])) -> f64 {
+        1.0 / gigabytes(NAMES, || (0..NAMES).for_each(|_| run(black_box(&mut name))))
+    }
     for len in [16, 32, 64, 128, 255] {
-        let (h, c) = (hctr2.clone(), cts.clone());
         let group = Group::measure(
             format!("Decrypting names of {len} bytes"),
             "ns",
             Better::Lower,
             ROUNDS,
             vec![
-                Contestant::new(
-                    "AES-256-HCTR2",
-                    nanoseconds(Box::new(move |name| h.decrypt(&[0; 32], name).unwrap()), len),
-                ),
-                Contestant::new(
-                    "AES-256-CBC-CTS",
-                    nanoseconds(Box::new(move |name| c.decrypt(&[0; 16], name).unwrap()), len),
-                ),
+                Contestant::new("AES-256-HCTR2", || {
+                    nanoseconds(bytes(len), |name| hctr2.decrypt(&[0; 32], name).unwrap())
+                }),
+                Contestant::new("AES-256-CBC-CTS", || {
+                    nanoseconds(bytes(len), |name| cts.decrypt(&[0; 16], name).unwrap())
+                }),
             ],
         );
         report.group(&group);
