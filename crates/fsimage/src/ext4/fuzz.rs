@@ -11,7 +11,7 @@ use super::inode::Inode;
 use super::superblock::Superblock;
 use super::xattr::{parse_xattr_block, parse_xattr_body, posix_acl_xattr};
 
-const BLOCK: usize = 1024;
+pub(super) const BLOCK: usize = 1024;
 
 /// A superblock, and all that is computed from one.
 pub fn superblock(data: &[u8]) {
@@ -98,11 +98,11 @@ fn whole(image: Vec<u8>) {
 
 const BLOCKS: usize = 64;
 const INODES: u32 = 16;
-const INODE_TABLE: usize = 5;
+pub(super) const INODE_TABLE: usize = 5;
 const JOURNAL_START: usize = 16;
 
 /// A file system of 64 blocks of 1 KiB: an empty root directory, and a journal from block 16 to the end.
-fn template() -> Vec<u8> {
+pub(super) fn template() -> Vec<u8> {
     let mut image = vec![0; BLOCKS * BLOCK];
     let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
     let sb = BLOCK;

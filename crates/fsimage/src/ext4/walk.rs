@@ -140,3 +140,45 @@ impl Iterator for Walk {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::filesystem::{JournalPolicy, Options, ROOT_INO};
+    use super::super::fuzz::{BLOCK, INODE_TABLE, template};
+    use super::*;
+
+    /// Six directories that all map the same 50 blocks: a file system of 64 blocks can't have 300 directory blocks.
+    #[test]
+    fn directories_that_share_their_blocks_end_the_walk() {
+        let mut image = template();
+        for ino in 11..=16usize {
+            let entry = 8 * BLOCK + 24 + (ino - 11) * 16;
+            image[entry..entry + 12].copy_from_slice(&[ino as u8, 0, 0, 0, 16, 0, 2, 2, b'd', ino as u8, 0, 0]);
+            let root = INODE_TABLE * BLOCK + (ROOT_INO as usize - 1) * 128;
+            let at = INODE_TABLE * BLOCK + (ino - 1) * 128;
+            image.copy_within(root..root + 128, at);
+            image[at + 4..at + 8].copy_from_slice(&(50 * BLOCK as u32).to_le_bytes());
+            image[at + 0x38] = 50;
+            image[at + 0x3c] = 10;
+        }
+        // `..` no longer takes the rest of the block; the last entry does.
+        image[8 * BLOCK + 16..8 * BLOCK + 18].copy_from_slice(&12u16.to_le_bytes());
+        let last = 8 * BLOCK + 24 + 5 * 16;
+        image[last + 4..last + 6].copy_from_slice(&((BLOCK - 24 - 5 * 16) as u16).to_le_bytes());
+        // Blocks 10 to 59 are one unused entry each.
+        for block in 10..60 {
+            image[block * BLOCK + 4..block * BLOCK + 6].copy_from_slice(&(BLOCK as u16).to_le_bytes());
+        }
+        let options = Options { journal: JournalPolicy::Ignore, ..Options::default() };
+        let fs = Ext4::load_with(Arc::new(image), options).unwrap();
+        let visits: Vec<Visit> = fs.walk(ROOT_INO).collect();
+        let last = visits.last().unwrap();
+        assert!(visits.len() < 6 && last.entry.is_none());
+        let error = last.inode.as_ref().unwrap_err().to_string();
+        assert!(error.contains("together have more blocks"), "{error}");
+        // One of them alone is sound.
+        assert_eq!(fs.walk(11).count(), 0);
+    }
+}
