@@ -33,6 +33,10 @@ use crate::units::check_units;
 pub type Tweak = [u8; 32];
 /// Bytes at a unit's end that AES encrypts: the shortest unit.
 const BLOCK: usize = 16;
+/// Units that are worked on together, as long as they have no more than [`GROUP_BYTES`].
+const GROUP: usize = 8;
+/// So that what was hashed is still in the first-level cache when it is encrypted.
+const GROUP_BYTES: usize = 16 << 10;
 
 /// The stream cipher within Adiantum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,27 +209,53 @@ impl Adiantum {
         mut tweak: impl FnMut(u64) -> Tweak,
     ) -> Result<(), LengthError> {
         check_units(data.len(), unit_size, BLOCK, 1)?;
-        for (i, unit) in data.chunks_exact_mut(unit_size).enumerate() {
-            self.crypt::<ENCRYPT>(&tweak(i as u64), unit);
+        let group = (GROUP_BYTES / unit_size).clamp(1, GROUP);
+        let mut first = 0;
+        for units in data.chunks_mut(group * unit_size) {
+            self.group::<ENCRYPT>(units, unit_size, |i| self.hash_tweak(unit_size - BLOCK, &tweak(first + i)));
+            first += group as u64;
         }
         Ok(())
     }
 
     /// One unit of at least 16 bytes.
     fn crypt<const ENCRYPT: bool>(&self, tweak: &[u8], unit: &mut [u8]) {
-        let (bulk, last) = unit.split_last_chunk_mut::<BLOCK>().expect("the length has been checked");
-        let tweak = self.hash_tweak(bulk.len(), tweak);
-        let hash =
-            |bulk: &[u8]| tweak.wrapping_add(self.keys.nh.poly1305(self.platform, &self.keys.message_hash, bulk));
-        let mut middle = u128::from_le_bytes(*last).wrapping_add(hash(bulk)).to_le_bytes();
-        if ENCRYPT {
-            self.keys.block.encrypt_block(&mut middle);
-            self.xor_stream(&middle, bulk);
-        } else {
-            self.xor_stream(&middle, bulk);
-            self.keys.block.decrypt_block(&mut middle);
+        let size = unit.len();
+        self.group::<ENCRYPT>(unit, size, |_| self.hash_tweak(size - BLOCK, tweak));
+    }
+
+    /// Up to [`GROUP`] units of at least 16 bytes, step by step: AES and HChaCha take one block a unit, one after the
+    /// other, which is slow for one unit and as fast for several. `tweak_hash` is asked once for each unit, in order.
+    fn group<const ENCRYPT: bool>(&self, units: &mut [u8], size: usize, mut tweak_hash: impl FnMut(u64) -> u128) {
+        let count = units.len() / size;
+        let mut tweaks = [0u128; GROUP];
+        let mut middles = [[0; BLOCK]; GROUP];
+        let mut keys = [[0; 8]; GROUP];
+        let (tweaks, middles, keys) = (&mut tweaks[..count], &mut middles[..count], &mut keys[..count]);
+        let hash = |bulk: &[u8]| self.keys.nh.poly1305(self.platform, &self.keys.message_hash, bulk);
+
+        for (i, (unit, (tweak, middle))) in
+            units.chunks_exact(size).zip(tweaks.iter_mut().zip(&mut *middles)).enumerate()
+        {
+            let (bulk, last) = unit.split_last_chunk::<BLOCK>().expect("the length has been checked");
+            *tweak = tweak_hash(i as u64);
+            *middle = u128::from_le_bytes(*last).wrapping_add(*tweak).wrapping_add(hash(bulk)).to_le_bytes();
         }
-        *last = u128::from_le_bytes(middle).wrapping_sub(hash(bulk)).to_le_bytes();
+        if ENCRYPT {
+            self.keys.block.encrypt_blocks(middles);
+        }
+        let rounds = self.stream.double_rounds();
+        chacha::hchacha_many(self.platform, rounds, &self.keys.stream, middles, keys);
+        if !ENCRYPT {
+            self.keys.block.decrypt_blocks(middles);
+        }
+        for (unit, ((tweak, middle), key)) in units.chunks_exact_mut(size).zip(tweaks.iter().zip(&*middles).zip(&*keys))
+        {
+            let (bulk, last) = unit.split_last_chunk_mut::<BLOCK>().expect("the length has been checked");
+            chacha::xor_stream(self.platform, rounds, key, 1, bulk);
+            *last = u128::from_le_bytes(*middle).wrapping_sub(*tweak).wrapping_sub(hash(bulk)).to_le_bytes();
+        }
+        keys.as_flattened_mut().zeroize();
     }
 
     /// The hash of the unit's length in bits and the tweak.
@@ -234,11 +264,6 @@ impl Adiantum {
         poly.block(8 * bulk_len as u128);
         poly.message(tweak);
         poly.finish()
-    }
-
-    fn xor_stream(&self, nonce: &[u8; 16], bulk: &mut [u8]) {
-        let double_rounds = self.stream.double_rounds();
-        xchacha(self.platform, double_rounds, &self.keys.stream, u128::from_le_bytes(*nonce), 1, bulk);
     }
 }
 

@@ -35,6 +35,35 @@ pub(crate) fn hchacha(double_rounds: DoubleRounds, key: &Key, nonce: &[u8; 16]) 
     portable::hchacha(double_rounds, key, nonce)
 }
 
+/// HChaCha of several nonces under one key, in order.
+pub(crate) fn hchacha_many(
+    platform: Platform,
+    double_rounds: DoubleRounds,
+    key: &Key,
+    nonces: &[[u8; 16]],
+    keys: &mut [Key],
+) {
+    debug_assert_eq!(nonces.len(), keys.len());
+    let (mut nonces, mut keys) = (nonces, keys);
+    #[cfg(target_arch = "x86_64")]
+    if platform >= Platform::AesNi {
+        // One or two by themselves take no longer than four together.
+        while nonces.len() > 2 {
+            let count = nonces.len().min(4);
+            let mut four = [[0; 16]; 4];
+            four[..count].copy_from_slice(&nonces[..count]);
+            let mut made = ssse3::hchacha(double_rounds, key, &four);
+            keys[..count].copy_from_slice(&made[..count]);
+            made.zeroize();
+            (nonces, keys) = (&nonces[count..], &mut keys[count..]);
+        }
+    }
+    let _ = platform;
+    for (nonce, slot) in nonces.iter().zip(keys) {
+        *slot = hchacha(double_rounds, key, nonce);
+    }
+}
+
 /// XORs `data` with the key stream of `key` and the 64-bit `nonce`, from block 0.
 pub(crate) fn xor_stream(platform: Platform, double_rounds: DoubleRounds, key: &Key, nonce: u64, data: &mut [u8]) {
     let mut start = [0; 16];
@@ -85,6 +114,21 @@ mod tests {
             \x04\x22\xaa\x9a\xc3\xd4\x6c\x4e\xd2\x82\x64\x46\x07\x9f\xaa\x09\x14\xc2\xd7\x05\xd9\x8b\x02\xa2\
             \xb5\x12\x9c\xd1\xde\x16\x4e\xb9\xcb\xd0\x83\xe8\xa2\x50\x3c\x4e";
         assert_eq!(block, wanted);
+    }
+
+    #[test]
+    fn hchacha_of_many_is_each_by_itself() {
+        let key = key_words(&core::array::from_fn(|i| (i * 11 + 5) as u8));
+        let nonces: [[u8; 16]; 9] = core::array::from_fn(|n| core::array::from_fn(|i| (n * 16 + i) as u8));
+        for level in Platform::available() {
+            for count in 0..=9 {
+                let mut keys = [[0; 8]; 9];
+                hchacha_many(level, 6, &key, &nonces[..count], &mut keys[..count]);
+                for (nonce, got) in nonces.iter().zip(&keys[..count]) {
+                    assert_eq!(*got, hchacha(6, &key, nonce), "{level}, {count} nonces");
+                }
+            }
+        }
     }
 
     /// Every length up to more than two batches of the widest level, and the lanes' edges of longer ones.

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{BLOCK, DoubleRounds};
+use super::{BLOCK, CONSTANTS, DoubleRounds, Key};
 use crate::Platform;
 use core::arch::x86_64::*;
 
@@ -51,6 +51,53 @@ fn quarter_round(x: &mut [__m128i; 16], a: usize, b: usize, c: usize, d: usize) 
     x[b] = rotate::<7, 25>(_mm_xor_si128(x[b], x[c]));
 }
 
+#[inline]
+#[target_feature(enable = "ssse3")]
+fn permute(double_rounds: DoubleRounds, x: &mut [__m128i; 16]) {
+    for _ in 0..double_rounds {
+        quarter_round(x, 0, 4, 8, 12);
+        quarter_round(x, 1, 5, 9, 13);
+        quarter_round(x, 2, 6, 10, 14);
+        quarter_round(x, 3, 7, 11, 15);
+        quarter_round(x, 0, 5, 10, 15);
+        quarter_round(x, 1, 6, 11, 12);
+        quarter_round(x, 2, 7, 8, 13);
+        quarter_round(x, 3, 4, 9, 14);
+    }
+}
+
+/// HChaCha of four nonces under one key.
+pub(super) fn hchacha(double_rounds: DoubleRounds, key: &Key, nonces: &[[u8; 16]; LANES]) -> [Key; LANES] {
+    assert!(Platform::detect() >= Platform::AesNi);
+    // SAFETY: a level is only ever given to a key after `or_detected`, so the CPU has SSSE3.
+    unsafe { hchacha_ssse3(double_rounds, key, nonces) }
+}
+
+#[target_feature(enable = "ssse3")]
+fn hchacha_ssse3(double_rounds: DoubleRounds, key: &Key, nonces: &[[u8; 16]; LANES]) -> [Key; LANES] {
+    // SAFETY: 16 bytes lie behind each nonce.
+    let nonces = core::array::from_fn(|i| unsafe { _mm_loadu_si128(nonces[i].as_ptr().cast()) });
+    let nonces = transpose(&nonces);
+    let mut x: [__m128i; 16] = core::array::from_fn(|i| match i {
+        0..4 => _mm_set1_epi32(CONSTANTS[i] as i32),
+        4..12 => _mm_set1_epi32(key[i - 4] as i32),
+        _ => nonces[i - 12],
+    });
+    permute(double_rounds, &mut x);
+    let first = transpose(&[x[0], x[1], x[2], x[3]]);
+    let second = transpose(&[x[12], x[13], x[14], x[15]]);
+    let mut keys = [[0; 8]; LANES];
+    for (i, key) in keys.iter_mut().enumerate() {
+        let at = key.as_mut_ptr().cast::<__m128i>();
+        // SAFETY: 32 bytes lie behind `key`.
+        unsafe {
+            _mm_storeu_si128(at, first[i]);
+            _mm_storeu_si128(at.add(1), second[i]);
+        }
+    }
+    keys
+}
+
 /// Four blocks. `counter` is a multiple of four, so the lanes' numbers never carry into its upper half.
 #[inline]
 #[target_feature(enable = "ssse3")]
@@ -60,16 +107,7 @@ fn xor_batch(double_rounds: DoubleRounds, start: &[u32; 16], counter: u64, batch
     first[12] = _mm_add_epi32(_mm_set1_epi32(counter as i32), _mm_set_epi32(3, 2, 1, 0));
     first[13] = _mm_set1_epi32((counter >> 32) as i32);
     let mut x = first;
-    for _ in 0..double_rounds {
-        quarter_round(&mut x, 0, 4, 8, 12);
-        quarter_round(&mut x, 1, 5, 9, 13);
-        quarter_round(&mut x, 2, 6, 10, 14);
-        quarter_round(&mut x, 3, 7, 11, 15);
-        quarter_round(&mut x, 0, 5, 10, 15);
-        quarter_round(&mut x, 1, 6, 11, 12);
-        quarter_round(&mut x, 2, 7, 8, 13);
-        quarter_round(&mut x, 3, 4, 9, 14);
-    }
+    permute(double_rounds, &mut x);
     let words: [__m128i; 16] = core::array::from_fn(|i| _mm_add_epi32(x[i], first[i]));
     let rows = words.as_chunks::<4>().0;
     let rows: [[__m128i; 4]; 4] = core::array::from_fn(|i| transpose(&rows[i]));
