@@ -6,8 +6,10 @@ mod exit;
 mod hash_options;
 mod inputs;
 mod progress;
+mod read_options;
 mod report;
 mod text;
+mod verity_target;
 
 use std::process::ExitCode;
 
@@ -29,6 +31,10 @@ struct Cli {
 enum Command {
     /// Compute fs-verity file digests
     Digest(commands::digest::DigestArgs),
+    /// Check a file against its digest and tell every bad block
+    Verify(Box<commands::verify::VerifyArgs>),
+    /// Print the verified bytes of a file
+    Cat(Box<commands::cat::CatArgs>),
     /// Sign a file's fs-verity digest
     Sign(commands::sign::SignArgs),
     /// Show the fs-verity digest that the kernel holds a file to
@@ -40,6 +46,8 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Digest(args) => commands::digest::run(&args),
+        Command::Verify(args) => commands::verify::run(&args),
+        Command::Cat(args) => commands::cat::run(&args),
         Command::Sign(args) => commands::sign::run(&args),
         Command::Measure(args) => commands::measure::run(&args),
         Command::Enable(args) => commands::enable::run(&args),

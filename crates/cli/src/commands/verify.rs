@@ -1,0 +1,288 @@
+//! `postread verify`: every bad data block and every bad tree block of a file, going on behind the first.
+
+use std::collections::HashSet;
+use std::io::{self, IsTerminal, Write};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::Args;
+use postread::BadPart;
+use postread_io::{BlockStatus, Corruption, CorruptionKind};
+use postread_verity::ddrescue::{RangeStatus, RescueMap};
+use serde::Serialize;
+
+use super::digest::create_output;
+use crate::exit::{CommandResult, Failure, Outcome};
+use crate::progress::Progress;
+use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_range};
+use crate::report::{ListReport, Name};
+use crate::text::{escape_controls, name_for_stderr, output_failed};
+use crate::verity_target::{Trust, VerityArgs, VerityTarget, outcome_of};
+
+/// Scanned in one go; progress is shown in between.
+const STRETCH: u64 = 64 << 20;
+
+#[derive(Args, Debug)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    target: VerityArgs,
+    /// Only these bytes; the end is exclusive, and either may be left out
+    #[arg(long, value_name = "START..END", value_parser = parse_range)]
+    range: Option<ByteRange>,
+    /// Write a map of good and bad ranges to MAPFILE, as GNU ddrescue has it
+    #[arg(long, value_name = "MAPFILE")]
+    map: Option<PathBuf>,
+    #[command(flatten)]
+    read: ReadOptions,
+    /// Print a report in JSON
+    #[arg(long)]
+    json: bool,
+    /// Print nothing where all is good, and show no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// One entry of the report.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Entry {
+    /// A range of the file that is bad or can't be verified.
+    Data {
+        offset: u64,
+        length: u64,
+        error: &'static str,
+        message: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        wanted: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        found: Option<String>,
+        /// The tree block that is to blame, in bytes into the tree.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tree_position: Option<u64>,
+    },
+    /// A hash block that is corrupt.
+    Tree { position: u64, length: u32, level: u32, wanted: String, found: String },
+    /// The verdict: always the last entry.
+    Summary {
+        #[serde(flatten)]
+        name: Name,
+        verdict: &'static str,
+        exit_status: u8,
+        digest: String,
+        trust: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        signer: Option<String>,
+        size: u64,
+        range_start: u64,
+        range_end: u64,
+        good_bytes: u64,
+        bad_bytes: u64,
+        bad_tree_blocks: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        stats: Option<StatsReport>,
+    },
+}
+
+enum Output {
+    Lines(Box<dyn Write>),
+    Json(ListReport<Box<dyn Write>>),
+}
+
+struct Verify<'a> {
+    args: &'a VerifyArgs,
+    name: String,
+    output: Output,
+    outcome: Outcome,
+    seen_tree: HashSet<u64>,
+    map: RescueMap,
+    mapped: u64,
+    good: u64,
+    bad: u64,
+}
+
+pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
+    let engine = args.read.engine()?;
+    let target = args.target.open(&engine)?;
+    let range = ByteRange::within(args.range, target.file.len());
+    let stdout: Box<dyn Write> = Box::new(io::BufWriter::new(io::stdout()));
+    let output = match args.json {
+        true => Output::Json(ListReport::begin(stdout, "postread-verify-1").map_err(output_failed)?),
+        false => Output::Lines(stdout),
+    };
+    let name = args.target.file.as_os_str();
+    let name =
+        if io::stdout().is_terminal() { escape_controls(name.as_bytes()) } else { name.to_string_lossy().into() };
+    let mut verify = Verify {
+        args,
+        name,
+        output,
+        outcome: target.outcome,
+        seen_tree: HashSet::new(),
+        map: RescueMap::new(),
+        mapped: 0,
+        good: 0,
+        bad: 0,
+    };
+    let progress = Progress::new(args.quiet);
+    progress.set_total(range.end - range.start);
+    let mut at = range.start;
+    while at < range.end {
+        let end = (at - at % STRETCH).saturating_add(STRETCH).min(range.end);
+        let mut scan = target.file.scan(at..end);
+        for part in scan.by_ref() {
+            verify.bad_part(&part)?;
+        }
+        verify.good += scan.totals().good;
+        verify.bad += scan.totals().bad;
+        progress.advance(end - at);
+        at = end;
+    }
+    verify.fill_map(range.end, RangeStatus::Finished, range.start);
+    verify.fill_map(target.file.len(), RangeStatus::NonTried, range.start);
+    if let Some(path) = &args.map {
+        let text = verify.map.to_text();
+        create_output(path)?
+            .write_all(text.as_bytes())
+            .map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path))))?;
+    }
+    let stats = args.read.stats.then(|| StatsReport::of(&engine));
+    if let Some(stats) = &stats {
+        stats.tell();
+    }
+    verify.end(&target, range, stats)
+}
+
+impl Verify<'_> {
+    /// Appends to the map from where it ends up to `until`. What lies before `from` was not looked at.
+    fn fill_map(&mut self, until: u64, status: RangeStatus, from: u64) {
+        let mut push = |end: u64, status| {
+            if end > self.mapped {
+                self.map.push(self.mapped, end - self.mapped, status);
+                self.mapped = end;
+            }
+        };
+        push(from.min(until), RangeStatus::NonTried);
+        push(until, status);
+    }
+
+    fn bad_part(&mut self, part: &BadPart) -> Result<(), Failure> {
+        self.outcome = self.outcome.worst(outcome_of(&part.status));
+        let tree = match &part.status {
+            BlockStatus::Corrupt(c) if c.kind == CorruptionKind::Tree => Some(c),
+            _ => None,
+        };
+        if let Some(c) = tree
+            && self.seen_tree.insert(c.position)
+        {
+            self.bad_tree(c)?;
+        }
+        let from = if self.mapped == 0 { ByteRange::within(self.args.range, u64::MAX).start } else { 0 };
+        self.fill_map(part.range.start, RangeStatus::Finished, from);
+        // A block under a bad hash block may be good: nobody can tell.
+        let hidden = tree.is_some() || matches!(part.status, BlockStatus::Input { .. });
+        self.fill_map(part.range.end, if hidden { RangeStatus::NonTried } else { RangeStatus::Bad }, 0);
+
+        let (offset, length) = (part.range.start, part.range.end - part.range.start);
+        match &mut self.output {
+            Output::Json(report) => report.push(&data_entry(part, offset, length)),
+            Output::Lines(out) => match &part.status {
+                BlockStatus::Corrupt(c) if c.kind == CorruptionKind::Data => writeln!(
+                    out,
+                    "{}: data block at {offset} ({length} bytes) is corrupt: wanted {}, found {}",
+                    self.name, c.wanted, c.found
+                ),
+                BlockStatus::Corrupt(c) => writeln!(
+                    out,
+                    "{}: {length} bytes at {offset} can't be verified: the tree block at {} is corrupt",
+                    self.name, c.position
+                ),
+                status => writeln!(out, "{}: {length} bytes at {offset}: {status}", self.name),
+            },
+        }
+        .map_err(output_failed)
+    }
+
+    fn bad_tree(&mut self, c: &Corruption) -> Result<(), Failure> {
+        let level = c.level.unwrap_or(0);
+        match &mut self.output {
+            Output::Json(report) => report.push(&Entry::Tree {
+                position: c.position,
+                length: c.block_size,
+                level,
+                wanted: c.wanted.to_string(),
+                found: c.found.to_string(),
+            }),
+            Output::Lines(out) => writeln!(
+                out,
+                "{}: tree block at {} (level {level}) is corrupt: wanted {}, found {}",
+                self.name, c.position, c.wanted, c.found
+            ),
+        }
+        .map_err(output_failed)
+    }
+
+    fn end(mut self, target: &VerityTarget, range: Range<u64>, stats: Option<StatsReport>) -> CommandResult {
+        let digest = target.descriptor.file_digest();
+        let good = self.outcome == Outcome::Good;
+        match self.output {
+            Output::Json(mut report) => {
+                let (trust, signer) = match &target.trust {
+                    Trust::Digest => ("digest", None),
+                    Trust::Signature { subject } => ("signature", Some(subject.clone())),
+                };
+                let summary = Entry::Summary {
+                    name: Name::new(&self.args.target.file),
+                    verdict: if good { "verified" } else { "bad" },
+                    exit_status: self.outcome.code(),
+                    digest: digest.to_string(),
+                    trust,
+                    signer,
+                    size: target.file.len(),
+                    range_start: range.start,
+                    range_end: range.end,
+                    good_bytes: self.good,
+                    bad_bytes: self.bad,
+                    bad_tree_blocks: self.seen_tree.len() as u64,
+                    stats,
+                };
+                report.push(&summary).and_then(|()| report.end())
+            }
+            Output::Lines(mut out) => {
+                let by = match &target.trust {
+                    Trust::Digest => String::new(),
+                    Trust::Signature { subject } => format!(", signed by {subject}"),
+                };
+                let said = match (good, self.args.quiet) {
+                    (true, true) => Ok(()),
+                    (true, false) => writeln!(out, "{}: verified, {} bytes ({digest}{by})", self.name, self.good),
+                    (false, _) => writeln!(
+                        out,
+                        "{}: BAD: {} bytes are good, {} are not, {} tree blocks are corrupt ({digest}{by})",
+                        self.name,
+                        self.good,
+                        self.bad,
+                        self.seen_tree.len()
+                    ),
+                };
+                said.and_then(|()| out.flush())
+            }
+        }
+        .map_err(output_failed)?;
+        self.outcome = target.outcome.worst(self.outcome);
+        Ok(self.outcome)
+    }
+}
+
+fn data_entry(part: &BadPart, offset: u64, length: u64) -> Entry {
+    let (error, wanted, found, tree_position) = match &part.status {
+        BlockStatus::Corrupt(c) if c.kind == CorruptionKind::Data => {
+            ("corrupt", Some(c.wanted.to_string()), Some(c.found.to_string()), None)
+        }
+        BlockStatus::Corrupt(c) => ("unverifiable", None, None, Some(c.position)),
+        BlockStatus::Input { position, .. } => ("unverifiable", None, None, Some(*position)),
+        BlockStatus::Short => ("truncated", None, None, None),
+        _ => ("unreadable", None, None, None),
+    };
+    Entry::Data { offset, length, error, message: part.status.to_string(), wanted, found, tree_position }
+}

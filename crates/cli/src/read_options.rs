@@ -1,0 +1,217 @@
+//! The options of everything that reads: where the steps run, how much memory is in flight, what is told afterwards.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use clap::{Args, ValueEnum};
+use postread::{Engine, EngineConfig, EngineStats, QueuePolicy};
+use postread_io::Budget;
+use serde::Serialize;
+
+use crate::exit::Failure;
+
+/// The smallest budget taken: less would read block by block.
+const MIN_MEMORY: u64 = 1 << 20;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Queue {
+    /// On the thread that completed the read
+    #[default]
+    Inline,
+    /// On a queue of the CPU that completed the read
+    Bound,
+    /// On a queue that any CPU works on
+    Unbound,
+}
+
+/// `--queue`, `--high-priority`, `--max-active`, `--memory`, `--stats`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReadOptions {
+    /// Where blocks are decrypted and verified
+    #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
+    queue: Queue,
+    /// Queue to high-priority workers (with bound or unbound)
+    #[arg(long)]
+    high_priority: bool,
+    /// Most work items at once (with bound: on each CPU) [default: the number of online CPUs]
+    #[arg(long, value_name = "N")]
+    max_active: Option<usize>,
+    /// Most bytes in flight; K, M and G may follow
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "64M")]
+    memory: u64,
+    /// Say on standard error what the engine did
+    #[arg(long)]
+    pub(crate) stats: bool,
+}
+
+impl ReadOptions {
+    pub(crate) fn policy(&self) -> Result<QueuePolicy, Failure> {
+        let policy = match self.queue {
+            Queue::Inline => {
+                let what = if self.high_priority {
+                    "--high-priority"
+                } else if self.max_active.is_some() {
+                    "--max-active"
+                } else {
+                    return Ok(QueuePolicy::Inline);
+                };
+                return Err(Failure::usage(format!("{what} means nothing with --queue inline: there is no queue")));
+            }
+            Queue::Bound => QueuePolicy::BOUND,
+            Queue::Unbound => QueuePolicy::UNBOUND,
+        };
+        let policy = match self.max_active {
+            Some(0) => return Err(Failure::usage("--max-active takes at least 1")),
+            Some(n) => policy.max_active(n),
+            None => policy,
+        };
+        Ok(if self.high_priority { policy.high_priority() } else { policy })
+    }
+
+    /// An engine as the options say. Sets the process's budget.
+    pub(crate) fn engine(&self) -> Result<Engine, Failure> {
+        let policy = self.policy()?;
+        if self.memory < MIN_MEMORY {
+            return Err(Failure::usage(format!("--memory takes at least {MIN_MEMORY} bytes")));
+        }
+        Budget::global().set_limit(self.memory);
+        Engine::new(EngineConfig::new().policy(policy).measure(self.stats)).map_err(|error| {
+            let cause = std::error::Error::source(&error).map(|c| format!(": {c}")).unwrap_or_default();
+            Failure::environment(format!("{error}{cause}"))
+        })
+    }
+}
+
+/// Bytes, with K, M or G for powers of 1024.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let n: u64 = digits.parse().map_err(|_| format!("{text:?} is not a number of bytes"))?;
+    n.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
+}
+
+/// A range of bytes, `START..END` with the end exclusive; either may be left out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByteRange {
+    start: u64,
+    end: u64,
+}
+
+pub(crate) fn parse_range(text: &str) -> Result<ByteRange, String> {
+    let (start, end) = text.split_once("..").ok_or("a range is START..END, in bytes, with the end exclusive")?;
+    let start = if start.is_empty() { 0 } else { parse_bytes(start)? };
+    let end = if end.is_empty() { u64::MAX } else { parse_bytes(end)? };
+    if start > end { Err("the range ends before it begins".to_owned()) } else { Ok(ByteRange { start, end }) }
+}
+
+impl ByteRange {
+    /// The part that lies in a file of `len` bytes.
+    pub(crate) fn within(range: Option<Self>, len: u64) -> Range<u64> {
+        let (start, end) = range.map_or((0, u64::MAX), |r| (r.start, r.end));
+        start.min(len)..end.min(len)
+    }
+}
+
+/// What the engine did, for people and for reports.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StatsReport {
+    queue: String,
+    bios: u64,
+    hash_bios: u64,
+    items_queued: u64,
+    bytes: u64,
+    data_blocks_verified: u64,
+    tree_blocks_verified: u64,
+    completions_by_cpu: Vec<u64>,
+    step_cpu_us: u64,
+    queue_latency_us: Times,
+    post_read_delay_us: Times,
+    peak_bytes_in_flight: u64,
+}
+
+/// Times in microseconds; none where nothing was queued or measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Times {
+    count: u64,
+    total: u64,
+    p50: Option<f64>,
+    p99: Option<f64>,
+}
+
+impl From<&postread::Histogram> for Times {
+    fn from(h: &postread::Histogram) -> Self {
+        let us = |q| h.quantile_ns(q).map(|ns| ns as f64 / 1000.0);
+        Self { count: h.count(), total: h.total_ns() / 1000, p50: us(0.5), p99: us(0.99) }
+    }
+}
+
+impl StatsReport {
+    pub(crate) fn of(engine: &Engine) -> Self {
+        let stats: EngineStats = engine.stats();
+        Self {
+            queue: engine.policy().to_string(),
+            bios: stats.bios,
+            hash_bios: stats.hash_bios,
+            items_queued: stats.items_queued,
+            bytes: stats.bytes,
+            data_blocks_verified: stats.data_blocks_verified,
+            tree_blocks_verified: stats.tree_blocks_verified,
+            completions_by_cpu: stats.completions.clone(),
+            step_cpu_us: stats.step_cpu_ns / 1000,
+            queue_latency_us: Times::from(&stats.queue_latency),
+            post_read_delay_us: Times::from(&stats.post_read_delay),
+            peak_bytes_in_flight: Budget::global().peak(),
+        }
+    }
+
+    /// Says it on standard error.
+    pub(crate) fn tell(&self) {
+        let mut text = format!(
+            "queue {}: {} bios of data ({} bytes), {} of hash blocks, {} work items\n\
+             verified: {} data blocks, {} tree blocks; the steps used {} us of CPU time\n\
+             completed on CPUs: {:?}; at most {} bytes in flight\n",
+            self.queue,
+            self.bios,
+            self.bytes,
+            self.hash_bios,
+            self.items_queued,
+            self.data_blocks_verified,
+            self.tree_blocks_verified,
+            self.step_cpu_us,
+            self.completions_by_cpu,
+            self.peak_bytes_in_flight,
+        );
+        for (name, t) in [("queue latency", &self.queue_latency_us), ("post-read delay", &self.post_read_delay_us)] {
+            if let (Some(p50), Some(p99)) = (t.p50, t.p99) {
+                let _ = writeln!(text, "{name}: total {} us, p50 {p50:.1} us, p99 {p99:.1} us of {}", t.total, t.count);
+            }
+        }
+        eprint!("{text}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_ranges() {
+        assert_eq!(parse_bytes("12"), Ok(12));
+        assert_eq!(parse_bytes("3k"), Ok(3072));
+        assert_eq!(parse_bytes("1G"), Ok(1 << 30));
+        for bad in ["", "K", "-1", "1T", "99999999999G", "1.5M"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+        let within = |text: &str| ByteRange::within(Some(parse_range(text).unwrap()), 100);
+        assert_eq!(within("10..20"), 10..20);
+        assert_eq!(within(".."), 0..100);
+        assert_eq!(within("90.."), 90..100);
+        assert_eq!(within("200..300"), 100..100);
+        assert!(parse_range("20..10").is_err());
+        assert!(parse_range("20").is_err());
+    }
+}

@@ -1,0 +1,290 @@
+//! A plain file with its Merkle tree beside it: what to verify it against, and where that comes from.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use postread::{Engine, Linear, OpenFile, Plan, VerityLayer};
+use postread_io::{MemorySource, PreadConfig, PreadOptions, PreadPool, Source};
+use postread_verity::signature::{Certificate, SignatureError, verify};
+use postread_verity::{
+    Descriptor, Digest, FileDigest, HashAlg, MAX_DESCRIPTOR_SIZE, MerkleTreeParams, TreeBuilder, TreeGeometry,
+    TreeInMemory,
+};
+
+use crate::digest_files::open_regular;
+use crate::exit::{Failure, Outcome};
+use crate::hash_options::{BlockOptions, parse_alg};
+use crate::text::{complain_of, name_for_stderr};
+
+/// A tree that is computed is kept in memory; a larger one has to be given.
+const MAX_COMPUTED_TREE: u64 = 1 << 30;
+
+#[derive(Args, Debug)]
+pub(crate) struct VerityArgs {
+    /// The file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The fs-verity digest that the file must have, as `fsverity digest` prints it
+    #[arg(long, value_name = "ALG:HEX", required_unless_present = "cert")]
+    digest: Option<FileDigest>,
+    /// The Merkle tree [default: FILE.verity-tree if it is there, else computed]
+    #[arg(long, value_name = "TREE")]
+    merkle_tree: Option<PathBuf>,
+    /// The descriptor, in place of the parameters [default: FILE.verity-desc if it is there]
+    #[arg(long, value_name = "DESC", conflicts_with_all = ["hash_alg", "block_size", "salt"])]
+    descriptor: Option<PathBuf>,
+    /// Hash algorithm: sha256 or sha512 [default: the digest's]
+    #[arg(long, value_name = "ALG", value_parser = parse_alg)]
+    hash_alg: Option<HashAlg>,
+    #[command(flatten)]
+    blocks: BlockOptions,
+    /// A detached built-in signature of the digest [default: the descriptor's]
+    #[arg(long, value_name = "SIGFILE", requires = "cert")]
+    signature: Option<PathBuf>,
+    /// A certificate that is trusted, PEM or DER (repeatable)
+    #[arg(long, value_name = "CERTFILE")]
+    cert: Vec<PathBuf>,
+}
+
+/// What the verdict rests on.
+#[derive(Clone, Debug)]
+pub(crate) enum Trust {
+    /// A digest that the caller gave.
+    Digest,
+    /// A signature under a certificate that the caller gave.
+    Signature { subject: String },
+}
+
+/// A file that is ready to be read, and what to say about it first.
+pub(crate) struct VerityTarget {
+    pub(crate) file: OpenFile,
+    pub(crate) descriptor: Descriptor,
+    pub(crate) trust: Trust,
+    /// What was found wrong before any block was read.
+    pub(crate) outcome: Outcome,
+}
+
+fn of<E: std::fmt::Display>(path: &Path, outcome: Outcome) -> impl Fn(E) -> Failure + '_ {
+    move |error| Failure::new(outcome, format!("{}: {error}", name_for_stderr(path)))
+}
+
+fn read_small(path: &Path, limit: usize) -> Result<Vec<u8>, Failure> {
+    let (file, metadata) = open_regular(path).map_err(|error| of(path, error.outcome())(error))?;
+    if metadata.len() > limit as u64 {
+        return Err(of(path, Outcome::Usage)(format!("{} bytes are more than there can be ({limit})", metadata.len())));
+    }
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, limit as u64), &mut bytes)
+        .map_err(of(path, Outcome::Environment))?;
+    Ok(bytes)
+}
+
+fn sidecar(path: &Path, suffix: &str) -> Option<PathBuf> {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(suffix);
+    let path = PathBuf::from(name);
+    fs::symlink_metadata(&path).is_ok().then_some(path)
+}
+
+enum TreeFrom {
+    File(PathBuf, File),
+    Memory(Vec<u8>),
+}
+
+impl VerityArgs {
+    /// Opens the file, finds out what its digest is and whether that is the one that is trusted.
+    pub(crate) fn open(&self, engine: &Engine) -> Result<VerityTarget, Failure> {
+        let path = &self.file;
+        let (file, metadata) = open_regular(path).map_err(|error| of(path, error.outcome())(error))?;
+        let size = metadata.len();
+        let mut outcome = Outcome::Good;
+
+        let params_given = self.hash_alg.is_some() || self.blocks.block_size != 4096 || !self.blocks.salt.0.is_empty();
+        let desc_path = self.descriptor.clone().or_else(|| {
+            // Parameters that were given say that there is none to be used.
+            if params_given { None } else { sidecar(path, ".verity-desc") }
+        });
+        let given = desc_path
+            .as_deref()
+            .map(|p| Descriptor::parse(&read_small(p, MAX_DESCRIPTOR_SIZE)?).map_err(of(p, Outcome::Usage)))
+            .transpose()?;
+        let params = match &given {
+            Some(descriptor) => *descriptor.params(),
+            None => {
+                let alg = self.digest.as_ref().map(|d| d.digest().alg());
+                if let (Some(asked), Some(alg)) = (self.hash_alg, alg)
+                    && asked != alg
+                {
+                    return Err(Failure::usage(format!("--hash-alg {asked} contradicts the digest's {alg}")));
+                }
+                self.blocks.params(self.hash_alg.or(alg).unwrap_or(HashAlg::Sha256))?
+            }
+        };
+        let data_size = given.as_ref().map_or(size, Descriptor::data_size);
+        if data_size != size {
+            let what = format!("the file has {size} bytes, and its descriptor is of {data_size} bytes");
+            complain_of(path, what);
+            outcome = outcome.worst(Outcome::Integrity);
+        }
+        let geometry = TreeGeometry::new(&params, data_size).map_err(of(path, Outcome::Usage))?;
+        let tree = self.tree(&file, &geometry, params, &mut outcome)?;
+        let descriptor = match given {
+            Some(descriptor) => descriptor,
+            None => Descriptor::new(params, data_size, root_hash(path, &file, &tree, &geometry, params)?),
+        };
+        let trust = self.trust(&descriptor)?;
+
+        let pool = PreadPool::new(PreadConfig::new()).map_err(Failure::environment)?;
+        let source: Arc<dyn Source> = Arc::new(pool.file(file, PreadOptions::default()));
+        let tree_source: Arc<dyn Source> = match tree {
+            TreeFrom::File(_, file) => Arc::new(pool.file(file, PreadOptions::default())),
+            TreeFrom::Memory(bytes) => Arc::new(MemorySource::new(bytes)),
+        };
+        let layer = VerityLayer::new(&descriptor).map_err(of(path, Outcome::Usage))?;
+        let blocks = layer.hash_blocks(Arc::new(Linear::new(tree_source, 0, geometry.tree_size())), Vec::new());
+        let plan = Plan::new(Arc::new(Linear::new(source, 0, data_size)), data_size);
+        let plan = layer.protect(plan, blocks).map_err(of(path, Outcome::Usage))?;
+        Ok(VerityTarget { file: engine.open(plan), descriptor, trust, outcome })
+    }
+
+    fn tree(
+        &self,
+        file: &File,
+        geometry: &TreeGeometry,
+        params: MerkleTreeParams,
+        outcome: &mut Outcome,
+    ) -> Result<TreeFrom, Failure> {
+        let wanted = geometry.tree_size();
+        if let Some(path) = self.merkle_tree.clone().or_else(|| sidecar(&self.file, ".verity-tree")) {
+            let (tree, metadata) = open_regular(&path).map_err(|error| of(&path, error.outcome())(error))?;
+            let found = metadata.len();
+            if found != wanted {
+                complain_of(
+                    &path,
+                    format!(
+                        "the tree of {} bytes in blocks of {} has {wanted} bytes, not {found}",
+                        geometry.data_size(),
+                        geometry.block_size()
+                    ),
+                );
+                *outcome = outcome.worst(Outcome::Usage);
+            }
+            return Ok(TreeFrom::File(path, tree));
+        }
+        if wanted > MAX_COMPUTED_TREE {
+            let what = format!("its tree has {wanted} bytes, too many to compute here: give --merkle-tree");
+            return Err(of(&self.file, Outcome::Usage)(what));
+        }
+        let mut builder = TreeBuilder::new(params, TreeInMemory::default());
+        let mut buf = vec![0; 1 << 20];
+        let mut at = 0;
+        let io_error = of::<io::Error>(&self.file, Outcome::Environment);
+        while at < geometry.data_size() {
+            let want = buf.len().min(usize::try_from(geometry.data_size() - at).unwrap_or(usize::MAX));
+            let n = file.read_at(&mut buf[..want], at).map_err(&io_error)?;
+            if n == 0 {
+                let what = format!("the file ends at {at} of {} bytes", geometry.data_size());
+                return Err(of(&self.file, Outcome::Integrity)(what));
+            }
+            builder.push(&buf[..n]).map_err(of(&self.file, Outcome::Usage))?;
+            at += n as u64;
+        }
+        let (built, sink) = builder.finish().map_err(of(&self.file, Outcome::Usage))?;
+        sink.into_bytes(&built.geometry)
+            .map(TreeFrom::Memory)
+            .ok_or_else(|| of(&self.file, Outcome::Environment)("the tree could not be computed"))
+    }
+
+    /// Whether the descriptor is what the caller trusts.
+    fn trust(&self, descriptor: &Descriptor) -> Result<Trust, Failure> {
+        let found = descriptor.file_digest();
+        if let Some(wanted) = &self.digest
+            && *wanted != found
+        {
+            let what = format!(
+                "the digest is {found}, wanted {wanted}: the digest, the top of the tree, the size or the parameters \
+                 are not this file's"
+            );
+            return Err(of(&self.file, Outcome::Integrity)(what));
+        }
+        if self.cert.is_empty() {
+            return Ok(Trust::Digest);
+        }
+        let signature = match (&self.signature, descriptor.signature()) {
+            (Some(path), _) => read_small(path, MAX_DESCRIPTOR_SIZE)?,
+            (None, Some(signature)) => signature.to_vec(),
+            (None, None) => return Err(Failure::usage("--cert needs --signature or a descriptor that holds one")),
+        };
+        let certs = self
+            .cert
+            .iter()
+            .map(|path| Certificate::from_bytes(&read_small(path, 1 << 20)?).map_err(of(path, Outcome::Key)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let by = verify(&signature, &found, &certs).map_err(|error| {
+            let outcome = match error {
+                SignatureError::Rejected { .. } => Outcome::Integrity,
+                SignatureError::NoCertificate { .. } => Outcome::Key,
+                _ => Outcome::Usage,
+            };
+            of(&self.file, outcome)(error)
+        })?;
+        Ok(Trust::Signature { subject: by.subject() })
+    }
+}
+
+/// The root hash as the tree's top block has it (or the file's only block). It is worth nothing until the digest made
+/// from it is the trusted one.
+fn root_hash(
+    path: &Path,
+    file: &File,
+    tree: &TreeFrom,
+    geometry: &TreeGeometry,
+    params: MerkleTreeParams,
+) -> Result<Digest, Failure> {
+    if geometry.data_size() == 0 {
+        return Ok(Digest::zero(params.alg()));
+    }
+    let mut block = vec![0; geometry.block_size()];
+    let (from, path) = match tree {
+        _ if geometry.num_levels() == 0 => (file, path),
+        TreeFrom::File(path, tree) => (tree, path.as_path()),
+        TreeFrom::Memory(bytes) => {
+            let top = bytes.get(..geometry.block_size()).unwrap_or(&[]);
+            let digest = params.block_hasher().hash_one(top);
+            return Digest::new(params.alg(), digest.as_bytes()).ok_or_else(|| Failure::usage("no such digest"));
+        }
+    };
+    let mut at = 0;
+    while at < block.len() {
+        match from.read_at(&mut block[at..], at as u64) {
+            Ok(0) => break,
+            Ok(n) => at += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(of(path, Outcome::Environment)(error)),
+        }
+    }
+    if at < block.len() && geometry.num_levels() > 0 {
+        return Err(of(path, Outcome::Usage)("the tree has not even its top block"));
+    }
+    let digest = params.block_hasher().hash_one(&block);
+    Digest::new(params.alg(), digest.as_bytes()).ok_or_else(|| Failure::usage("no such digest"))
+}
+
+/// The exit status for a block that failed.
+pub(crate) fn outcome_of(status: &postread_io::BlockStatus) -> Outcome {
+    use postread_io::{BlockStatus, FailureKind};
+    match (status, status.failure()) {
+        (_, None) => Outcome::Good,
+        (_, Some(FailureKind::Corrupt)) => Outcome::Integrity,
+        (_, Some(FailureKind::MissingKey)) => Outcome::Key,
+        // A file that ends early is not the file that was protected; a tree that does is malformed input.
+        (BlockStatus::Short, _) => Outcome::Integrity,
+        (BlockStatus::Input { cause, .. }, _) if **cause == BlockStatus::Short => Outcome::Usage,
+        _ => Outcome::Environment,
+    }
+}
