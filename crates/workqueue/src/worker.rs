@@ -255,11 +255,22 @@ impl Worker<'_> {
                     self.give_spare();
                 }
             }
-            Body::Work(_) => self.process_work(Work::from_node(taken.node), queued, taken.same_next),
+            Body::Work(_) => {
+                let work = Work::from_node(taken.node);
+                self.process_work(&work, queued, taken.same_next);
+                if Arc::strong_count(work.node()) == 1 {
+                    // The function goes with it, and perhaps the last handle of a queue, whose drop waits.
+                    self.settle();
+                    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(work))) {
+                        self.wq().count_panic();
+                        std::mem::forget(payload);
+                    }
+                }
+            }
         }
     }
 
-    fn process_work(&mut self, work: Work, mut queued: Queued, same_next: bool) {
+    fn process_work(&mut self, work: &Work, mut queued: Queued, same_next: bool) {
         let body = work.body();
         // An item that still runs elsewhere is left to that worker, which may be long about it: nothing is put off.
         self.settle_before(&queued, same_next && !body.state.is_running());
@@ -267,15 +278,11 @@ impl Worker<'_> {
             return;
         }
         loop {
-            if self.run_one(work.node(), &queued, || (body.f)(&work)) {
+            if self.run_one(work.node(), &queued, || (body.f)(work)) {
                 body.panics.fetch_add(1, Ordering::Relaxed);
             }
             if body.state.finish() == Finish::Idle {
                 self.complete(&queued);
-                if Arc::strong_count(work.node()) == 1 {
-                    // The function goes with it, and perhaps the last handle of a queue, whose drop waits.
-                    self.settle();
-                }
                 return;
             }
             self.complete(&queued);

@@ -172,6 +172,59 @@ fn a_panic_is_counted_once_and_the_worker_lives_on() {
 }
 
 #[test]
+fn a_function_that_panics_when_it_is_dropped_leaves_the_worker_alive() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                panic!("in the function's destructor");
+            }
+        }
+    }
+    let pools = Pools::new(Config::new().unbound_concurrency(1)).unwrap();
+    let wq = pools.alloc("bomb", WqFlags::UNBOUND, 0).unwrap();
+    let hold = gate(&wq);
+    let bomb = Bomb;
+    let work = Work::new(move |_| {
+        let _ = &bomb;
+    });
+    wq.queue(&work);
+    drop(work);
+    wq.spawn(|| {});
+    hold.release.send(()).unwrap();
+    wq.flush().unwrap();
+    assert_eq!((wq.stats().executed, wq.stats().panics), (3, 1));
+    assert_eq!(pools.stats()[0].workers.len(), 1);
+}
+
+#[test]
+fn an_item_may_flush_another_queue_on_its_own_cpu() {
+    for flags in BOTH {
+        let pools = Pools::new(Config::new().cpus(CpuSet::from_iter([first_cpu()]))).unwrap();
+        let (upper, lower) = (pools.alloc("upper", flags, 1).unwrap(), pools.alloc("lower", flags, 1).unwrap());
+        let ran = Arc::new(AtomicUsize::new(0));
+        let (queue, count) = (lower.clone(), Arc::clone(&ran));
+        upper.spawn(move || {
+            for wait in [Workqueue::flush, Workqueue::drain] {
+                let inner = Arc::clone(&count);
+                assert!(queue.spawn(move || {
+                    inner.fetch_add(1, Ordering::Relaxed);
+                }));
+                wait(&queue).unwrap();
+            }
+            let inner = Arc::clone(&count);
+            let work = Work::new(move |_| {
+                inner.fetch_add(1, Ordering::Relaxed);
+            });
+            queue.queue(&work);
+            work.flush().unwrap();
+        });
+        assert_eq!(upper.flush().unwrap().panics, 0);
+        assert_eq!(ran.load(Ordering::Relaxed), 3);
+    }
+}
+
+#[test]
 fn waiting_for_the_own_queue_is_an_error() {
     for flags in BOTH {
         let wq = Workqueue::alloc("own", flags, 0).unwrap();
