@@ -5,10 +5,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use postread_blockcrypt::Platform;
+use postread_blockcrypt::adiantum::{Adiantum, Stream};
 use postread_blockcrypt::cbc::AesCbc;
 use postread_blockcrypt::cts::AesCbcCts;
 use postread_blockcrypt::essiv::AesCbcEssiv;
 use postread_blockcrypt::hctr2::AesHctr2;
+use postread_blockcrypt::sm4::{Sm4CbcCts, Sm4Xts};
+#[cfg(feature = "historical")]
+use postread_blockcrypt::speck::{SpeckCbcCts, SpeckXts};
 use postread_blockcrypt::xts::AesXts;
 
 /// While armed, counts the blocks that come back, and those of them that hold more than may remain.
@@ -69,6 +73,17 @@ fn dropped_keys_are_zero() {
     for level in Platform::available() {
         let xts = AesXts::with_platform(&key, level).unwrap();
         assert_eq!(watch(move || drop(xts)), (2, 0), "XTS, {level}");
+        let adiantum = Adiantum::with_platform(Stream::XChaCha12, &key[..32], level).unwrap();
+        assert_eq!(watch(move || drop(adiantum)), (2, 0), "Adiantum, {level}");
+        let sm4 =
+            (Sm4Xts::with_platform(&key[..32], level).unwrap(), Sm4CbcCts::with_platform(&key[..16], level).unwrap());
+        assert_eq!(watch(move || drop(sm4)), (3, 0), "SM4, {level}");
+        #[cfg(feature = "historical")]
+        {
+            let speck =
+                (SpeckXts::with_platform(&key, level).unwrap(), SpeckCbcCts::with_platform(&key[..32], level).unwrap());
+            assert_eq!(watch(move || drop(speck)), (3, 0), "Speck, {level}");
+        }
         for length in [16, 24, 32] {
             let key = &key[..length];
             let cbc = AesCbc::with_platform(key, level).unwrap();
