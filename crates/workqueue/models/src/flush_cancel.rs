@@ -107,7 +107,7 @@ impl Queue {
 }
 
 #[test]
-fn what_was_written_before_queueing_is_seen_even_if_it_was_pending() {
+fn i04_what_was_written_before_queueing_is_seen_even_if_it_was_pending() {
     model(3, || {
         let q = Queue::new();
         q.queue();

@@ -1,0 +1,83 @@
+//! What the tests of the workqueues share.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use postread_sys::affinity;
+use postread_workqueue::{Config, Pools, WqFlags};
+
+/// Both kinds of queue.
+pub(crate) const BOTH: [WqFlags; 2] = [WqFlags::PERCPU, WqFlags::UNBOUND];
+
+/// How long a test may take before it counts as hung: far beyond what the slowest machine needs.
+/// `POSTREAD_HANG_SECS` changes it.
+fn patience() -> Duration {
+    let secs = std::env::var("POSTREAD_HANG_SECS").ok().and_then(|s| s.parse().ok());
+    Duration::from_secs(secs.unwrap_or(120))
+}
+
+/// Runs a test's body; a hang fails the test instead of the whole run.
+#[track_caller]
+pub(crate) fn within_patience(body: impl FnOnce() + Send + 'static) {
+    within(patience(), body);
+}
+
+/// As [`within_patience`], for a body that runs `extra` by intent.
+#[track_caller]
+pub(crate) fn within_patience_and(extra: Duration, body: impl FnOnce() + Send + 'static) {
+    within(patience() + extra, body);
+}
+
+#[track_caller]
+fn within(limit: Duration, body: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        body();
+        let _ = done.send(());
+    });
+    let thread = thread.expect("a thread");
+    match is_done.recv_timeout(limit) {
+        Err(RecvTimeoutError::Timeout) => panic!("hung for {limit:?}"),
+        _ => {
+            if let Err(payload) = thread.join() {
+                std::panic::resume_unwind(payload);
+            }
+        }
+    }
+}
+
+/// Worker pools of the test's own, so that no other test's items are in the way; four unbound workers at once even on
+/// one CPU.
+pub(crate) fn pools() -> Pools {
+    Pools::new(Config::new().unbound_concurrency(4)).expect("pools")
+}
+
+/// The first and the last CPU that the tests may use: the same on a machine with one.
+pub(crate) fn two_cpus() -> (u32, u32) {
+    let cpus = affinity::current().expect("the affinity mask");
+    (cpus.first().expect("a CPU"), cpus.last().expect("a CPU"))
+}
+
+/// Numbers that look random and come from a seed: xorshift64*.
+#[derive(Debug, Clone)]
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Below `n`.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.next() >> 33) as usize % n
+    }
+}
