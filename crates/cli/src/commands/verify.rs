@@ -64,24 +64,28 @@ enum Entry {
     /// A hash block that is corrupt.
     Tree { position: u64, length: u32, level: u32, wanted: String, found: String },
     /// The verdict: always the last entry.
-    Summary {
-        #[serde(flatten)]
-        name: Name,
-        verdict: &'static str,
-        exit_status: u8,
-        digest: String,
-        trust: &'static str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        signer: Option<String>,
-        size: u64,
-        range_start: u64,
-        range_end: u64,
-        good_bytes: u64,
-        bad_bytes: u64,
-        bad_tree_blocks: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        stats: Option<StatsReport>,
-    },
+    Summary(Box<Summary>),
+}
+
+/// The verdict: always the last entry.
+#[derive(Serialize)]
+struct Summary {
+    #[serde(flatten)]
+    name: Name,
+    verdict: &'static str,
+    exit_status: u8,
+    digest: String,
+    trust: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signer: Option<String>,
+    size: u64,
+    range_start: u64,
+    range_end: u64,
+    good_bytes: u64,
+    bad_bytes: u64,
+    bad_tree_blocks: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<StatsReport>,
 }
 
 enum Output {
@@ -231,7 +235,7 @@ impl Verify<'_> {
                     Trust::Digest => ("digest", None),
                     Trust::Signature { subject } => ("signature", Some(subject.clone())),
                 };
-                let summary = Entry::Summary {
+                let summary = Summary {
                     name: Name::new(&self.args.target.file),
                     verdict: if good { "verified" } else { "bad" },
                     exit_status: self.outcome.code(),
@@ -246,7 +250,7 @@ impl Verify<'_> {
                     bad_tree_blocks: self.seen_tree.len() as u64,
                     stats,
                 };
-                report.push(&summary).and_then(|()| report.end())
+                report.push(&Entry::Summary(Box::new(summary))).and_then(|()| report.end())
             }
             Output::Lines(mut out) => {
                 let by = match &target.trust {

@@ -1,0 +1,221 @@
+//! `postread verify` and `postread cat`, with trees that `fsverity` makes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A file with the tree, descriptor and digest that `fsverity` has for it; none where there is no `fsverity`.
+struct Made {
+    dir: tempfile::TempDir,
+    bytes: Vec<u8>,
+    digest: String,
+}
+
+fn made(len: usize, options: &[&str]) -> Option<Made> {
+    let tool = postread_tests::require_tool("fsverity")?;
+    let dir = tempfile::tempdir().unwrap();
+    let bytes: Vec<u8> = (0..len as u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).take(len).collect();
+    fs::write(dir.path().join("f"), &bytes).unwrap();
+    let mut command = Command::new(tool);
+    command.current_dir(&dir).args(["digest", "--compact", "f", "--out-merkle-tree=tree", "--out-descriptor=desc"]);
+    let output = postread_tests::run(command.args(options));
+    let alg = options.iter().find_map(|o| o.strip_prefix("--hash-alg=")).unwrap_or("sha256");
+    let digest = format!("{alg}:{}", String::from_utf8(output.stdout).unwrap().trim());
+    Some(Made { dir, bytes, digest })
+}
+
+impl Made {
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn damage(&self, name: &str, at: usize) {
+        let mut bytes = fs::read(self.path(name)).unwrap();
+        bytes[at] ^= 0x40;
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    fn postread(&self, command: &str, rest: &[&str]) -> Output {
+        postread(self.dir.path(), &[&[command, "f", "--digest", &self.digest], rest].concat())
+    }
+}
+
+fn postread(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_postread")).current_dir(dir).args(args).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{output:?}"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const TREE: [&str; 2] = ["--merkle-tree", "tree"];
+
+#[test]
+fn good_files_of_every_shape() {
+    for options in [&[][..], &["--hash-alg=sha512"], &["--block-size=1024"], &["--salt=0102ff"]] {
+        for len in [0, 1, 4096, 4097, 1_500_000] {
+            let Some(m) = made(len, options) else { return };
+            let with_params: Vec<String> = TREE.iter().chain(options).map(|&o| o.to_owned()).collect();
+            let with_params: Vec<&str> = with_params.iter().map(String::as_str).collect();
+            for rest in [&with_params[..], &["--merkle-tree", "tree", "--descriptor", "desc"], options] {
+                for queue in ["inline", "bound", "unbound"] {
+                    let rest = [rest, &["--queue", queue]].concat();
+                    let output = m.postread("verify", &rest);
+                    assert_eq!(code(&output), 0, "{len} {rest:?}: {output:?}");
+                    assert!(text(&output.stdout).contains("verified"));
+                    let output = m.postread("cat", &rest);
+                    assert!(code(&output) == 0 && output.stdout == m.bytes, "{len} {rest:?}: {}", text(&output.stderr));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_bad_block_is_told_and_mapped() {
+    let Some(m) = made(3_000_001, &[]) else { return };
+    m.damage("f", 9_000);
+    m.damage("f", 2_000_000);
+    m.damage("tree", 8_200);
+    let output =
+        m.postread("verify", &["--merkle-tree", "tree", "--json", "--stats", "--map", "map", "--queue", "unbound"]);
+    assert_eq!(code(&output), 1, "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = report["results"].as_array().unwrap();
+    let of = |kind: &str| results.iter().filter(|r| r["type"] == kind).collect::<Vec<_>>();
+    let data: Vec<_> =
+        of("data").iter().map(|r| (r["offset"].as_u64(), r["length"].as_u64(), r["error"].as_str())).collect();
+    assert_eq!(
+        data,
+        [
+            (Some(8_192), Some(4_096), Some("corrupt")),
+            (Some(524_288), Some(524_288), Some("unverifiable")),
+            (Some(1_998_848), Some(4_096), Some("corrupt"))
+        ]
+    );
+    assert_eq!(of("tree").len(), 1);
+    assert_eq!((of("tree")[0]["position"].as_u64(), of("tree")[0]["level"].as_u64()), (Some(8_192), Some(0)));
+    let summary = results.last().unwrap();
+    assert_eq!((summary["type"].as_str(), summary["trust"].as_str()), (Some("summary"), Some("digest")));
+    assert_eq!(summary["good_bytes"].as_u64(), Some(3_000_001 - 2 * 4_096 - 524_288));
+    let map = fs::read(m.path("map")).unwrap();
+    let map = postread_verity::ddrescue::RescueMap::parse(&map).unwrap();
+    let map: Vec<_> = map.ranges().iter().map(|r| (r.pos, r.size, r.status.to_char())).collect();
+    assert_eq!(
+        map,
+        [
+            (0, 8_192, '+'),
+            (8_192, 4_096, '-'),
+            (12_288, 512_000, '+'),
+            (524_288, 524_288, '?'),
+            (1_048_576, 950_272, '+'),
+            (1_998_848, 4_096, '-'),
+            (2_002_944, 997_057, '+')
+        ]
+    );
+    // A range that is good is good, whatever lies outside.
+    assert_eq!(code(&m.postread("verify", &["--merkle-tree", "tree", "--range", "1100000..1900000"])), 0);
+    assert_eq!(code(&m.postread("verify", &["--merkle-tree", "tree", "--range", "..8193"])), 1);
+}
+
+#[test]
+fn cat_stops_before_the_first_bad_byte() {
+    let Some(m) = made(1_000_000, &[]) else { return };
+    m.damage("f", 700_000);
+    for queue in ["inline", "bound", "unbound"] {
+        let output = m.postread("cat", &["--merkle-tree", "tree", "--queue", queue]);
+        assert_eq!(code(&output), 1);
+        assert!(output.stdout == m.bytes[..700_000 / 4096 * 4096], "{}", output.stdout.len());
+        assert!(text(&output.stderr).contains("at byte 696320"), "{}", text(&output.stderr));
+        let output = m.postread("cat", &["--merkle-tree", "tree", "--queue", queue, "--range", "700416..700500"]);
+        assert!(code(&output) == 0 && output.stdout == m.bytes[700_416..700_500]);
+    }
+}
+
+#[test]
+fn exit_statuses() {
+    let Some(m) = made(1_000_000, &[]) else { return };
+    let wrong = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
+    let dir = m.dir.path();
+    fs::write(m.path("short"), &fs::read(m.path("tree")).unwrap()[..9_000]).unwrap();
+    fs::write(m.path("cut"), &m.bytes[..500_000]).unwrap();
+    postread_tests::run(Command::new("mkfifo").current_dir(dir).arg("pipe"));
+    let d = m.digest.as_str();
+    for command in ["verify", "cat"] {
+        for (wanted, args) in [
+            (1, vec!["f", "--digest", wrong]),
+            (1, vec!["f", "--digest", wrong, "--merkle-tree", "tree", "--descriptor", "desc"]),
+            // Of other parameters.
+            (2, vec!["f", "--digest", d, "--merkle-tree", "tree", "--hash-alg", "sha512"]),
+            (1, vec!["f", "--digest", d, "--merkle-tree", "tree", "--block-size", "1024"]),
+            (1, vec!["f", "--digest", d, "--merkle-tree", "tree", "--salt", "aa"]),
+            // Short tree, truncated file, descriptor that is none.
+            (2, vec!["f", "--digest", d, "--merkle-tree", "short"]),
+            (1, vec!["cut", "--digest", d, "--merkle-tree", "tree", "--descriptor", "desc"]),
+            (2, vec!["f", "--digest", d, "--descriptor", "tree"]),
+            // Not files, or not there.
+            (2, vec![".", "--digest", d]),
+            (2, vec!["pipe", "--digest", d]),
+            (4, vec!["nothing", "--digest", d]),
+            (4, vec!["f", "--digest", d, "--merkle-tree", "nothing"]),
+            // No meaning.
+            (2, vec!["f"]),
+            (2, vec!["f", "--digest", "sha256:12"]),
+            (2, vec!["f", "--digest", d, "--max-active", "2"]),
+            (2, vec!["f", "--digest", d, "--high-priority"]),
+            (2, vec!["f", "--digest", d, "--queue", "bound", "--max-active", "0"]),
+            (2, vec!["f", "--digest", d, "--queue", "auto"]),
+            (2, vec!["f", "--digest", d, "--memory", "10"]),
+            (2, vec!["f", "--digest", d, "--range", "9..5"]),
+            (2, vec!["f", "--digest", d, "--descriptor", "desc", "--salt", "aa"]),
+            (2, vec!["f", "--digest", d, "--signature", "desc"]),
+        ] {
+            let output = postread(dir, &[&[command][..], &args].concat());
+            assert_eq!(code(&output), wanted, "{command} {args:?}: {}", text(&output.stderr));
+            assert!(!output.stderr.is_empty() || !output.stdout.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_signature_in_place_of_a_digest() {
+    let Some(m) = made(100_000, &[]) else { return };
+    let Some(openssl) = postread_tests::require_tool("openssl") else { return };
+    for who in ["ours", "theirs"] {
+        postread_tests::run(Command::new(&openssl).current_dir(m.dir.path()).args([
+            "req",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            &format!("{who}.key"),
+            "-x509",
+            "-out",
+            &format!("{who}.pem"),
+            "-subj",
+            &format!("/CN={who}"),
+        ]));
+    }
+    let dir = m.dir.path();
+    let sign = Command::new("fsverity")
+        .current_dir(dir)
+        .args(["sign", "f", "sig", "--key=ours.key", "--cert=ours.pem"])
+        .output()
+        .unwrap();
+    assert!(sign.status.success(), "{sign:?}");
+    let verify = |rest: &[&str]| postread(dir, &[&["verify", "f", "--merkle-tree", "tree"][..], rest].concat());
+    let good = verify(&["--signature", "sig", "--cert", "ours.pem"]);
+    assert_eq!(code(&good), 0, "{good:?}");
+    assert!(text(&good.stdout).contains("signed by CN=ours"), "{}", text(&good.stdout));
+    assert_eq!(code(&verify(&["--signature", "sig", "--cert", "theirs.pem"])), 3);
+    assert_eq!(code(&verify(&["--cert", "ours.pem"])), 2, "no signature");
+    assert_eq!(code(&verify(&["--signature", "tree", "--cert", "ours.pem"])), 2, "no signature in it");
+    m.damage("tree", 5);
+    assert_eq!(code(&verify(&["--signature", "sig", "--cert", "ours.pem"])), 1, "another digest");
+}
