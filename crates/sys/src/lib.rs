@@ -9,6 +9,7 @@
 //! The only unsafe code is in the private module `raw`, a file an area: scheduling, memory, fs-verity.
 
 pub mod affinity;
+mod clock;
 mod cpuset;
 pub mod filesystem;
 pub mod fsverity;
@@ -25,5 +26,6 @@ pub mod topology;
 pub mod tracefs;
 
 pub use affinity::{current_cpu, online_cpus};
+pub use clock::monotonic_ns;
 pub use cpuset::{CpuListError, CpuSet};
 pub use thread::{gettid, set_thread_name};

@@ -125,7 +125,6 @@ mod queue;
 mod state;
 mod stats;
 mod sync;
-mod time;
 mod work;
 mod worker;
 

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
+use postread_sys::monotonic_ns;
+
 use crate::domain::Domain;
 use crate::error::{AllocError, FlushError, MaxActiveError, QueueOnError, WQ_DFL_ACTIVE, WQ_MAX_ACTIVE, WQ_NAME_MAX};
 use crate::flags::WqFlags;
@@ -13,7 +15,6 @@ use crate::pool::Pool;
 use crate::pools::{Pools, PoolsHandle};
 use crate::stats::{Hists, WqStats};
 use crate::sync::lock;
-use crate::time;
 use crate::work::Work;
 use crate::worker::{blocking, inside_queue};
 
@@ -110,7 +111,7 @@ impl WqInner {
         } else {
             (0, target.unwrap_or(cpu))
         };
-        let now = time::now();
+        let now = monotonic_ns();
         node.set_queued(self, &Queued { at: now, active_at: now, cpu, domain, color });
         let d = &self.domains[domain];
         if d.may_pass() && self.reserve(domain, 1) == 1 {
@@ -224,7 +225,7 @@ impl WqInner {
     /// A node for a one-shot item: one that has run before, if there is one here or on the next CPU.
     fn once(&self, f: Once) -> Arc<Node> {
         let here = self.pools[0].shared.current_index();
-        let next = (here + 1) % self.percpu.len();
+        let next = if here + 1 == self.spare.len() { 0 } else { here + 1 };
         let spare = &self.spare[here].0;
         let Some(node) = spare.take(None).or_else(|| self.spare[next].0.take(Some(spare))) else {
             return Node::new(Body::Once(Mutex::new(Some(f))));
@@ -284,7 +285,7 @@ impl WqInner {
         self.cancelled.fetch_add(1, Ordering::Relaxed);
         if self.count_done(queued, cpu) {
             let target = if self.is_bound() { queued.domain } else { cpu };
-            self.activate(queued.domain, target, time::now());
+            self.activate(queued.domain, target, monotonic_ns());
         }
     }
 
@@ -468,7 +469,7 @@ impl Workqueue {
         inner.max_active.store(check_max_active(max_active)?, Ordering::SeqCst);
         let here = inner.pools[0].shared.current_index();
         for domain in 0..inner.domains.len() {
-            inner.activate(domain, if inner.is_bound() { domain } else { here }, time::now());
+            inner.activate(domain, if inner.is_bound() { domain } else { here }, monotonic_ns());
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use postread_sys::priority::HighPriority;
-use postread_sys::{CpuSet, affinity, gettid, priority};
+use postread_sys::{CpuSet, affinity, gettid, monotonic_ns, priority};
 
 use crate::config::HighPriorityPolicy;
 use crate::idle::{Sleeper, Slept};
@@ -16,7 +16,6 @@ use crate::pool::{Pool, Taken, WorkerInfo};
 use crate::queue::WqInner;
 use crate::state::{Finish, Start};
 use crate::sync::lock;
-use crate::time;
 use crate::work::Work;
 
 struct Current {
@@ -316,7 +315,7 @@ impl Worker<'_> {
 
     /// True if it panicked.
     fn run_one(&mut self, node: &Arc<Node>, queued: &Queued, f: impl FnOnce()) -> bool {
-        let start = if self.now != 0 { self.now } else { time::now() };
+        let start = if self.now != 0 { self.now } else { monotonic_ns() };
         let cpu = self.cpu();
         let wq = Arc::as_ptr(self.wq()) as usize;
         let address = Arc::as_ptr(node) as usize;
@@ -337,7 +336,7 @@ impl Worker<'_> {
             current.node.set(0);
             current.wq.set(0);
         });
-        self.now = time::now();
+        self.now = monotonic_ns();
         self.wq().record(cpu, queued, start, self.now);
         panicked
     }
@@ -382,7 +381,7 @@ impl Worker<'_> {
     fn settle(&mut self) -> bool {
         let Some((domain, _)) = self.owed.take() else { return false };
         let cpu = self.cpu();
-        let now = if self.now != 0 { self.now } else { time::now() };
+        let now = if self.now != 0 { self.now } else { monotonic_ns() };
         self.wq().activate(domain, cpu, now);
         true
     }

@@ -1,5 +1,6 @@
 //! System calls without a safe wrapper elsewhere. Everything here is safe to call; nothing here decides anything.
 
+pub(crate) mod clock;
 pub(crate) mod fsverity;
 pub(crate) mod memory;
 pub(crate) mod sched;
