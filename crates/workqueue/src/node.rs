@@ -50,35 +50,38 @@ pub(crate) struct Queued {
     pub(crate) color: usize,
 }
 
-/// What both sides touch for every item comes first, in one or two cache lines.
+/// What both sides touch for every item comes first, in as few cache lines as possible.
 #[repr(C)]
 pub(crate) struct Node {
     links: Links<Node>,
-    at: AtomicU64,
-    active_at: AtomicU64,
-    /// CPU (16 bits), domain (16 bits), colour (1 bit).
-    packed: AtomicU64,
-    place: AtomicUsize,
     pub(crate) body: Body,
+    at: AtomicU64,
+    /// From the lowest bit: CPU (16 bits), domain (16), colour (1), it waited (1), place (17).
+    packed: AtomicU64,
     /// The address of `wq`, to compare without the lock. An item that is queued to one queue again and again touches no
     /// reference count of the queue.
     wq_address: AtomicUsize,
     wq: Mutex<Option<Arc<WqInner>>>,
+    /// Of an item that waited.
+    active_at: AtomicU64,
 }
 
-const INACTIVE: usize = usize::MAX;
+const DOMAIN: u32 = 16;
+const COLOR: u32 = 32;
+const WAITED: u64 = 1 << 33;
+const PLACE: u32 = 34;
+const INACTIVE: u64 = 1 << 16;
 
 impl Node {
     pub(crate) fn new(body: Body) -> Arc<Node> {
         Arc::new(Node {
             links: Links::new(),
             body,
+            at: AtomicU64::new(0),
+            packed: AtomicU64::new(INACTIVE << PLACE),
             wq_address: AtomicUsize::new(0),
             wq: Mutex::new(None),
-            at: AtomicU64::new(0),
             active_at: AtomicU64::new(0),
-            packed: AtomicU64::new(0),
-            place: AtomicUsize::new(INACTIVE),
         })
     }
 
@@ -91,26 +94,28 @@ impl Node {
             drop(before);
         }
         self.at.store(queued.at, Ordering::Relaxed);
-        self.active_at.store(queued.active_at, Ordering::Relaxed);
-        let packed = queued.cpu as u64 | (queued.domain as u64) << 16 | (queued.color as u64) << 32;
+        let packed =
+            queued.cpu as u64 | (queued.domain as u64) << DOMAIN | (queued.color as u64) << COLOR | INACTIVE << PLACE;
         self.packed.store(packed, Ordering::Relaxed);
     }
 
     /// By the owner.
     pub(crate) fn queued(&self) -> Queued {
         let packed = self.packed.load(Ordering::Relaxed);
+        let at = self.at.load(Ordering::Relaxed);
         Queued {
-            at: self.at.load(Ordering::Relaxed),
-            active_at: self.active_at.load(Ordering::Relaxed),
+            at,
+            active_at: if packed & WAITED != 0 { self.active_at.load(Ordering::Relaxed) } else { at },
             cpu: (packed & 0xffff) as usize,
-            domain: (packed >> 16 & 0xffff) as usize,
-            color: (packed >> 32 & 1) as usize,
+            domain: (packed >> DOMAIN & 0xffff) as usize,
+            color: (packed >> COLOR & 1) as usize,
         }
     }
 
-    /// By the owner, when it becomes active.
+    /// By the owner, when it becomes active after it waited.
     pub(crate) fn set_active_at(&self, at: u64) {
         self.active_at.store(at, Ordering::Relaxed);
+        self.packed.store(self.packed.load(Ordering::Relaxed) | WAITED, Ordering::Relaxed);
     }
 
     /// Is this the queue it was last queued to? Exact for the owner.
@@ -133,15 +138,16 @@ impl Node {
     pub(crate) fn set_place(&self, place: Place) {
         let place = match place {
             Place::Inactive => INACTIVE,
-            Place::Shard(shard) => shard,
+            Place::Shard(shard) => shard as u64,
         };
-        self.place.store(place, Ordering::Relaxed);
+        let rest = self.packed.load(Ordering::Relaxed) & ((1 << PLACE) - 1);
+        self.packed.store(rest | place << PLACE, Ordering::Relaxed);
     }
 
     pub(crate) fn place(&self) -> Place {
-        match self.place.load(Ordering::Relaxed) {
+        match self.packed.load(Ordering::Relaxed) >> PLACE {
             INACTIVE => Place::Inactive,
-            shard => Place::Shard(shard),
+            shard => Place::Shard(shard as usize),
         }
     }
 }
