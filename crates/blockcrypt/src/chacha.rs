@@ -44,6 +44,7 @@ pub(crate) fn hchacha_many(
     keys: &mut [Key],
 ) {
     debug_assert_eq!(nonces.len(), keys.len());
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
     let (mut nonces, mut keys) = (nonces, keys);
     #[cfg(target_arch = "x86_64")]
     if platform >= Platform::AesNi {

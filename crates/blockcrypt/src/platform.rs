@@ -32,6 +32,7 @@ pub enum Platform {
 /// An instruction set that an algorithm asks for beyond its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) enum Feature {
     /// SHA-NI: from level [`Platform::AesNi`].
     Sha = 1 << 0,
@@ -103,7 +104,7 @@ impl Platform {
     }
 
     /// Whether this level allows `feature` and the CPU has it.
-    #[allow(dead_code)] // Asked on x86-64 only.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(crate) fn has(self, feature: Feature) -> bool {
         self >= feature.lowest_level() && detected() & ((feature as u32) << FEATURE_SHIFT) != 0
     }
