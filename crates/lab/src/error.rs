@@ -1,0 +1,56 @@
+//! Why an experiment could not be run.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What stopped an experiment. Figures are never made up for what could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LabError {
+    /// The system refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Files in the directory can't be cold.
+    #[error("{}: files there are never cold: it is a {kind}; choose a directory on a disk with --dir", dir.display())]
+    NeverCold {
+        /// The directory.
+        dir: PathBuf,
+        /// The file system.
+        kind: String,
+    },
+    /// A file stayed in the page cache.
+    #[error("{}: {resident} of {total} pages stayed in the page cache, so that the start would not be cold", file.display())]
+    Warm {
+        /// The file.
+        file: PathBuf,
+        /// Pages that stayed.
+        resident: u64,
+        /// Pages it has.
+        total: u64,
+    },
+    /// A read failed: figures of such a run are worth nothing.
+    #[error("a read of the workload failed: {0}")]
+    Read(String),
+    /// The engine or its queues.
+    #[error("{0}")]
+    Engine(String),
+    /// The workload.
+    #[error(transparent)]
+    Workload(#[from] crate::workload::WorkloadError),
+}
+
+/// Names what was tried.
+pub(crate) trait Tried<T> {
+    fn tried(self, what: impl FnOnce() -> String) -> Result<T, LabError>;
+}
+
+impl<T, E: Into<io::Error>> Tried<T> for Result<T, E> {
+    fn tried(self, what: impl FnOnce() -> String) -> Result<T, LabError> {
+        self.map_err(|source| LabError::Io { what: what(), source: source.into() })
+    }
+}
