@@ -41,6 +41,8 @@ enum Command {
     Measure(commands::measure::MeasureArgs),
     /// Enable fs-verity on a file
     Enable(commands::enable::EnableArgs),
+    /// Run experiments: the kernel patches' measurements, on this machine
+    Lab(commands::lab::LabArgs),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Sign(args) => commands::sign::run(&args),
         Command::Measure(args) => commands::measure::run(&args),
         Command::Enable(args) => commands::enable::run(&args),
+        Command::Lab(args) => commands::lab::run(&args),
     };
     match result {
         Ok(outcome) => outcome.into(),

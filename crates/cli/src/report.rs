@@ -94,7 +94,6 @@ fn write_head(out: &mut impl Write, schema: &str) -> io::Result<()> {
 }
 
 /// Writes a report whose results are one value.
-#[allow(dead_code)] // For the commands whose report is not a list.
 pub(crate) fn write_report(mut out: impl Write, schema: &str, results: &impl Serialize) -> io::Result<()> {
     write_head(&mut out, schema)?;
     serde_json::to_writer(&mut out, results)?;

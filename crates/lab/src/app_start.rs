@@ -1,7 +1,6 @@
 //! The fs-verity patch's experiment: apps start cold, and the same reads go through each queue policy.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use postread::EngineStats;
 use postread_io::{PreadConfig, PreadPool};
@@ -169,11 +168,10 @@ struct Totals {
 /// Runs the experiment.
 pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Report, LabError> {
     protect::check_directory(&options.dir)?;
-    let scratch = Scratch::new(&options.dir)?;
     let mut apps = Vec::new();
     for (i, app) in options.apps.iter().enumerate() {
         progress(Progress::Protecting(i, options.apps.len()));
-        apps.push(ProtectedApp::make(&scratch.0, i, app)?);
+        apps.push(ProtectedApp::make(&options.dir, i, app)?);
     }
     let counts = schedstat::counts().unwrap_or(false);
     let pool = PreadPool::new(PreadConfig::new()).tried(|| "starting the reading threads".into())?;
@@ -320,25 +318,5 @@ impl Totals {
             step_cpu_ms: median(&self.step_ns) / 1e6,
             rounds_ms: self.start_up_ms.clone(),
         }
-    }
-}
-
-/// A directory that is gone when the experiment ends, however it ends.
-#[derive(Debug)]
-pub(crate) struct Scratch(pub(crate) PathBuf);
-
-impl Scratch {
-    pub(crate) fn new(within: &std::path::Path) -> Result<Scratch, LabError> {
-        let nanos = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_nanos();
-        let dir = within.join(format!("postread-lab-{}-{nanos}", std::process::id()));
-        std::fs::create_dir(&dir).tried(|| format!("making {}", dir.display()))?;
-        Ok(Scratch(dir))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What can't be removed is in a temporary directory with a name that says whose it was.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -24,10 +24,8 @@ pub enum LabError {
         kind: String,
     },
     /// A file stayed in the page cache.
-    #[error("{}: {resident} of {total} pages stayed in the page cache, so that the start would not be cold", file.display())]
+    #[error("{resident} of {total} pages of a file stayed in the page cache, so that the start would not be cold")]
     Warm {
-        /// The file.
-        file: PathBuf,
         /// Pages that stayed.
         resident: u64,
         /// Pages it has.

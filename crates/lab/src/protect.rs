@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,11 +25,11 @@ pub enum Cold {
     Direct,
 }
 
-/// A file on disk with its tree beside it.
+/// A file on disk and its tree. Both have no names any more: however the program ends, nothing is left behind.
 #[derive(Debug)]
 struct Protected {
-    data: PathBuf,
-    tree: PathBuf,
+    data: File,
+    tree: File,
     descriptor: Descriptor,
 }
 
@@ -52,10 +53,7 @@ impl ProtectedApp {
     pub(crate) fn make(dir: &Path, number: usize, app: &App) -> Result<ProtectedApp, LabError> {
         let mut files = Vec::new();
         for (i, file) in app.files.iter().enumerate() {
-            let data = dir.join(format!("app{number}-{i}"));
-            let tree = dir.join(format!("app{number}-{i}.verity-tree"));
-            let what = || format!("writing {}", data.display());
-            let mut out = File::create(&data).tried(what)?;
+            let mut data = nameless(dir, &format!("{number}-{i}"))?;
             let mut builder = TreeBuilder::new(MerkleTreeParams::default(), TreeInMemory::default());
             let mut left = file.size;
             let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ ((number as u64) << 32 | i as u64);
@@ -68,14 +66,15 @@ impl ProtectedApp {
                     state ^= state << 17;
                     word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
                 }
-                out.write_all(&buf[..n]).tried(what)?;
+                data.write_all(&buf[..n]).tried(|| format!("writing to {}", dir.display()))?;
                 builder.push(&buf[..n]).map_err(|e| LabError::Engine(e.to_string()))?;
                 left -= n as u64;
             }
             let (built, bytes) = builder.finish().map_err(|e| LabError::Engine(e.to_string()))?;
             let bytes =
                 bytes.into_bytes(&built.geometry).ok_or_else(|| LabError::Engine("an incomplete tree".into()))?;
-            std::fs::write(&tree, bytes).tried(|| format!("writing {}", tree.display()))?;
+            let mut tree = nameless(dir, &format!("{number}-{i}.verity-tree"))?;
+            tree.write_all(&bytes).tried(|| format!("writing to {}", dir.display()))?;
             files.push(Protected { data, tree, descriptor: built.descriptor() });
         }
         Ok(ProtectedApp { files })
@@ -83,24 +82,7 @@ impl ProtectedApp {
 
     /// Drops the files from the page cache and looks whether they are out of it.
     pub(crate) fn make_cold(&self) -> Result<(), LabError> {
-        for path in self.files.iter().flat_map(|file| [&file.data, &file.tree]) {
-            let file = File::open(path).tried(|| format!("opening {}", path.display()))?;
-            let mut left = residency::Residency::default();
-            // A page that is being written or looked at stays for a moment.
-            for _ in 0..50 {
-                residency::drop_cache(&file).tried(|| format!("dropping {} from the page cache", path.display()))?;
-                left = residency::resident_pages(&file, 0..u64::MAX)
-                    .tried(|| format!("looking for {} in the page cache", path.display()))?;
-                if left.resident == 0 {
-                    break;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(2));
-            }
-            if left.resident > 0 {
-                return Err(LabError::Warm { file: path.clone(), resident: left.resident, total: left.total });
-            }
-        }
-        Ok(())
+        self.files.iter().flat_map(|file| [&file.data, &file.tree]).try_for_each(make_cold)
     }
 
     /// Plans for reading the files, verified: with empty caches of hash blocks, as after boot.
@@ -114,14 +96,38 @@ impl Protected {
         let engine = |error: &dyn std::fmt::Display| LabError::Engine(error.to_string());
         let layer = VerityLayer::new(&self.descriptor).map_err(|e| engine(&e))?;
         let geometry = layer.verifier().geometry().clone();
-        let tree = Linear::new(open(&self.tree, pool, cold)?, 0, geometry.tree_size());
-        let data = Linear::new(open(&self.data, pool, cold)?, 0, geometry.data_size());
+        let tree = Linear::new(source(&self.tree, pool, cold)?, 0, geometry.tree_size());
+        let data = Linear::new(source(&self.data, pool, cold)?, 0, geometry.data_size());
         let blocks = layer.hash_blocks(Arc::new(tree), Vec::new());
         layer.protect(Plan::new(Arc::new(data), geometry.data_size()), blocks).map_err(|e| engine(&e))
     }
 }
 
-pub(crate) fn open(path: &Path, pool: &PreadPool, cold: Cold) -> Result<Arc<dyn Source>, LabError> {
+/// A new file in `dir` that has no name any more.
+pub(crate) fn nameless(dir: &Path, name: &str) -> Result<File, LabError> {
+    let path = dir.join(format!(".postread-lab-{}-{name}", std::process::id()));
+    let what = || format!("making {}", path.display());
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).tried(what)?;
+    std::fs::remove_file(&path).tried(what)?;
+    Ok(file)
+}
+
+/// Drops a file from the page cache and looks whether it is out of it.
+pub(crate) fn make_cold(file: &File) -> Result<(), LabError> {
+    let mut left = residency::Residency::default();
+    // A page that is being written or looked at stays for a moment.
+    for _ in 0..50 {
+        residency::drop_cache(file).tried(|| "dropping a file from the page cache".into())?;
+        left = residency::resident_pages(file, 0..u64::MAX).tried(|| "looking into the page cache".into())?;
+        if left.resident == 0 {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    Err(LabError::Warm { resident: left.resident, total: left.total })
+}
+
+pub(crate) fn source(file: &File, pool: &PreadPool, cold: Cold) -> Result<Arc<dyn Source>, LabError> {
     let mut options = PreadOptions::default();
     let mut open = OpenOptions::new();
     open.read(true);
@@ -129,6 +135,8 @@ pub(crate) fn open(path: &Path, pool: &PreadPool, cold: Cold) -> Result<Arc<dyn 
         open.custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32);
         options.align = 4096;
     }
-    let file = open.open(path).tried(|| format!("opening {}", path.display()))?;
+    // A description of its own, with flags of its own, of a file without a name.
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let file = open.open(path).tried(|| "opening a file of the workload".into())?;
     Ok(Arc::new(pool.file(file, options)))
 }

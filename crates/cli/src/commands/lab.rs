@@ -1,0 +1,202 @@
+//! `postread lab`: experiments on this machine.
+
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use postread_lab::app_start::{self, Progress, Report};
+use postread_lab::workload::{self, App};
+use postread_lab::{Cold, LabError, record};
+use serde::Serialize;
+
+use crate::exit::{CommandResult, Failure, Outcome};
+use crate::report::write_report;
+
+/// Rounds of a whole run, and of `--quick`.
+const ROUNDS: usize = 10;
+const QUICK_ROUNDS: usize = 3;
+/// Apps of `--quick`.
+const QUICK_APPS: usize = 3;
+
+#[derive(Args, Debug)]
+pub(crate) struct LabArgs {
+    #[command(subcommand)]
+    experiment: Option<Experiment>,
+    #[command(flatten)]
+    options: LabOptions,
+}
+
+#[derive(Subcommand, Debug)]
+enum Experiment {
+    /// Apps start cold: the fs-verity patch's experiment
+    AppStart(AppStartArgs),
+    /// Record a program's start as a workload (root; Linux 6.13 or later)
+    Record(RecordArgs),
+}
+
+/// What all experiments take.
+#[derive(Args, Debug, Clone)]
+struct LabOptions {
+    /// Rounds: how often everything is run through each arm
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Fewer rounds and less to read: under half a minute an experiment
+    #[arg(long)]
+    quick: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Where to make the protected files: a directory on a disk [default: $TMPDIR, /tmp, /var/tmp or here]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Seed of the order in which arms are run
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// No progress on standard error
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Args, Debug)]
+struct AppStartArgs {
+    #[command(flatten)]
+    options: LabOptions,
+    /// Replay another workload: a file, or `recorded` for the recorded starts of Python and Java
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Read with O_DIRECT instead of dropping files from the page cache
+    #[arg(long)]
+    direct: bool,
+}
+
+#[derive(Args, Debug)]
+struct RecordArgs {
+    /// Write the workload there instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// A name for the app
+    #[arg(long, default_value = "recorded")]
+    name: String,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// The results of `postread lab`: what was run.
+#[derive(Serialize)]
+struct Results {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    app_start: Option<Report>,
+}
+
+pub(crate) fn run(args: &LabArgs) -> CommandResult {
+    match &args.experiment {
+        None => {
+            let app_start = run_app_start(&AppStartArgs { options: args.options.clone(), trace: None, direct: false })?;
+            print(&args.options, Results { app_start: Some(app_start) })
+        }
+        Some(Experiment::AppStart(app_start)) => {
+            let results = Results { app_start: Some(run_app_start(app_start)?) };
+            print(&app_start.options, results)
+        }
+        Some(Experiment::Record(record)) => run_record(record),
+    }
+}
+
+fn print(options: &LabOptions, results: Results) -> CommandResult {
+    let done = if options.json {
+        write_report(stdout().lock(), "lab-1", &results)
+    } else {
+        let text = results.app_start.map(|report| report.to_text()).unwrap_or_default();
+        stdout().write_all(text.as_bytes())
+    };
+    done.map_err(|error| Failure::environment(format!("standard output: {error}")))?;
+    Ok(Outcome::Good)
+}
+
+fn failure(error: LabError) -> Failure {
+    match error {
+        LabError::Workload(_) | LabError::NeverCold { .. } => Failure::usage(error),
+        // Files that this program has just made and that don't verify: the disk, or the memory.
+        LabError::Read(_) => Failure::new(Outcome::Integrity, error),
+        _ => Failure::environment(error),
+    }
+}
+
+fn run_app_start(args: &AppStartArgs) -> Result<Report, Failure> {
+    let LabOptions { rounds, quick, seed, quiet, .. } = args.options.clone();
+    let mut apps = workload_of(args.trace.as_deref())?;
+    if quick {
+        apps.truncate(QUICK_APPS);
+    }
+    let options = app_start::Options {
+        dir: directory(&args.options)?,
+        apps,
+        rounds: rounds.map_or(if quick { QUICK_ROUNDS } else { ROUNDS }, |n| n as usize),
+        cold: if args.direct { Cold::Direct } else { Cold::PageCacheDropped },
+        seed,
+    };
+    let show = !quiet && stderr().is_terminal();
+    let report = app_start::run(&options, |progress| {
+        if show {
+            let text = match progress {
+                Progress::Protecting(i, n) => format!("protecting the files of app {} of {n}", i + 1),
+                Progress::Starting(i, n) => format!("start {} of {n}", i + 1),
+            };
+            // Progress that can't be shown is not worth a failure.
+            let _ = write!(stderr(), "\r\x1b[K{text}");
+        }
+    });
+    if show {
+        let _ = write!(stderr(), "\r\x1b[K");
+    }
+    report.map_err(failure)
+}
+
+fn workload_of(trace: Option<&Path>) -> Result<Vec<App>, Failure> {
+    match trace {
+        None => workload::parse(workload::APP_START).map_err(Failure::usage),
+        Some(path) if path == Path::new("recorded") => workload::parse(workload::RECORDED).map_err(Failure::usage),
+        Some(path) => {
+            let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+            let text = std::fs::read_to_string(path).map_err(|error| Failure::environment(named(&error)))?;
+            workload::parse(&text).map_err(|error| Failure::usage(named(&error)))
+        }
+    }
+}
+
+/// The directory asked for, or the first usual one whose files can be cold.
+fn directory(options: &LabOptions) -> Result<PathBuf, Failure> {
+    if let Some(dir) = &options.dir {
+        return Ok(dir.clone());
+    }
+    let on_disk = |dir: &PathBuf| {
+        postread_sys::filesystem::of_path(dir).is_ok_and(|stat| !stat.kind.is_memory())
+            && rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok()
+    };
+    let usual = [std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), ".".into()];
+    usual.into_iter().find(on_disk).ok_or_else(|| {
+        Failure::usage("no directory on a disk to make files in: $TMPDIR, /tmp, /var/tmp and the current one are in memory; use --dir")
+    })
+}
+
+fn run_record(args: &RecordArgs) -> CommandResult {
+    let (app, counts) = record::record(&args.name, &args.command)
+        .map_err(|error| Failure::environment(format!("recording {}: {error}", args.command[0])))?;
+    let text = workload::format(&[app]);
+    let written = match &args.output {
+        Some(path) => std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display())),
+        None => stdout().write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}")),
+    };
+    written.map_err(Failure::environment)?;
+    let _ = writeln!(
+        stderr(),
+        "{} faults, {} look-ups by read, {} additions to the page cache; left out: {} repeated, {} of unknown files",
+        counts.faults,
+        counts.gets,
+        counts.adds,
+        counts.repeated,
+        counts.unknown
+    );
+    Ok(Outcome::Good)
+}
