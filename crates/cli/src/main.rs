@@ -8,6 +8,7 @@ mod inputs;
 mod progress;
 mod read_options;
 mod report;
+mod sidecar;
 mod text;
 mod verity_target;
 
@@ -35,6 +36,8 @@ enum Command {
     Verify(Box<commands::verify::VerifyArgs>),
     /// Print the verified bytes of a file
     Cat(Box<commands::cat::CatArgs>),
+    /// Check files against a list of fs-verity digests
+    Check(commands::check::CheckArgs),
     /// Sign a file's fs-verity digest
     Sign(commands::sign::SignArgs),
     /// Show the fs-verity digest that the kernel holds a file to
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Digest(args) => commands::digest::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Cat(args) => commands::cat::run(&args),
+        Command::Check(args) => commands::check::run(&args),
         Command::Sign(args) => commands::sign::run(&args),
         Command::Measure(args) => commands::measure::run(&args),
         Command::Enable(args) => commands::enable::run(&args),

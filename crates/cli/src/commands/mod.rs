@@ -1,6 +1,7 @@
 //! One module a command.
 
 pub(crate) mod cat;
+pub(crate) mod check;
 pub(crate) mod digest;
 pub(crate) mod enable;
 pub(crate) mod lab;

@@ -1,0 +1,303 @@
+//! `postread check`: as `sha256sum --check`, over fs-verity digests. Of a file that fails, and has its Merkle tree beside
+//! it (`PATH.verity-tree`), every bad range is listed.
+
+use std::io::{self, BufRead, BufWriter, IsTerminal, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clap::Args;
+use postread_verity::list::{self, MAX_LINE, parse_line};
+use postread_verity::{Descriptor, FileDigest, HashAlg, Tree};
+use serde::Serialize;
+
+use super::digest::open_list;
+use crate::digest_files::{FileError, Job, digest_all};
+use crate::exit::{CommandResult, Failure, Outcome};
+use crate::hash_options::BlockOptions;
+use crate::progress::Progress;
+use crate::report::{ListReport, Name};
+use crate::sidecar::{self, BadRange};
+use crate::text::{complain, complain_of, escape_controls, name_for_stderr, output_failed};
+
+/// The most bad ranges of one file that a JSON report holds.
+const MAX_RANGES: usize = 1 << 16;
+
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// A list of lines `ALG:HEX PATH`, as `postread digest` prints them (- for standard input)
+    #[arg(value_name = "LIST")]
+    list: PathBuf,
+    /// Block size and salt of files without a descriptor beside them (PATH.verity-desc)
+    #[command(flatten)]
+    blocks: BlockOptions,
+    /// Don't print OK for each file that verifies
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print nothing, the exit status tells
+    #[arg(long)]
+    status: bool,
+    /// Don't fail for, or report, missing files
+    #[arg(long)]
+    ignore_missing: bool,
+    /// Improperly formatted lines fail the check
+    #[arg(long)]
+    strict: bool,
+    /// Warn about each improperly formatted line
+    #[arg(short, long)]
+    warn: bool,
+    /// Print a report in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a line of the list asks for.
+struct Wanted {
+    digest: FileDigest,
+    /// The descriptor beside the file, if its own digest is the wanted one.
+    descriptor: Option<Descriptor>,
+}
+
+#[derive(Default)]
+struct Counts {
+    good: u64,
+    failed: u64,
+    unreadable: u64,
+}
+
+#[derive(Serialize)]
+struct CheckResult {
+    #[serde(flatten)]
+    name: Name,
+    status: &'static str,
+    wanted: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    found: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bad_ranges: Option<Vec<BadRange>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_no_ranges: Option<String>,
+}
+
+enum Output {
+    Lines(Box<dyn Write + Send>),
+    Json(ListReport<Box<dyn Write + Send>>),
+}
+
+/// The lines of the list as jobs; improper ones are counted.
+struct Lines<'a> {
+    args: &'a CheckArgs,
+    list: Box<dyn BufRead + Send>,
+    line: u64,
+    proper: &'a AtomicU64,
+    improper: &'a AtomicU64,
+    error: &'a Mutex<Option<io::Error>>,
+}
+
+impl Lines<'_> {
+    /// The next line, whose end is thrown away if it is too long for any name. `None` at the end.
+    fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        let limit = MAX_LINE as u64 + 2;
+        if (&mut self.list).take(limit).read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        if line.len() as u64 == limit && line.last() != Some(&b'\n') {
+            self.list.skip_until(b'\n')?;
+        }
+        self.line += 1;
+        Ok(Some(line))
+    }
+}
+
+impl Iterator for Lines<'_> {
+    type Item = Result<Job<Wanted>, (Job<Wanted>, FileError)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let line = match self.next_line() {
+                Ok(line) => line?,
+                Err(error) => {
+                    *self.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
+                    return None;
+                }
+            };
+            match parse_line(&line) {
+                Ok(None) => {}
+                Err(error) => {
+                    self.improper.fetch_add(1, Ordering::Relaxed);
+                    if self.args.warn && !self.args.status {
+                        complain_of(&self.args.list, format_args!("line {}: {error}", self.line));
+                    }
+                }
+                Ok(Some(entry)) => {
+                    self.proper.fetch_add(1, Ordering::Relaxed);
+                    let path = PathBuf::from(std::ffi::OsString::from_vec(entry.name));
+                    let descriptor = sidecar::descriptor(&path, &entry.digest);
+                    let params = match &descriptor {
+                        Some(descriptor) => *descriptor.params(),
+                        // Block size and salt were checked before.
+                        None => self.args.blocks.params(entry.digest.alg()).unwrap_or_default(),
+                    };
+                    return Some(Ok(Job { path, params, tag: Wanted { digest: entry.digest, descriptor } }));
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn run(args: &CheckArgs) -> CommandResult {
+    args.blocks.params(HashAlg::Sha256)?;
+    let (proper, improper) = (AtomicU64::new(0), AtomicU64::new(0));
+    let error = Mutex::new(None);
+    let list = open_list(&args.list)?;
+    let lines = Lines { args, list, line: 0, proper: &proper, improper: &improper, error: &error };
+    let stdout: Box<dyn Write + Send> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
+    let mut output = match args.json {
+        true => Output::Json(ListReport::begin(stdout, "postread-check-1").map_err(output_failed)?),
+        false => Output::Lines(stdout),
+    };
+    let progress = Progress::new(args.quiet || args.status);
+    let mut counts = Counts::default();
+    let mut outcome = Outcome::Good;
+    let mut broken = None;
+    digest_all(lines, false, None, &progress, |job, result| {
+        if broken.is_none() {
+            broken = judge(args, &job, result, &mut output, &mut counts, &mut outcome).err();
+        }
+    });
+    if let Some(failure) = broken {
+        return Err(failure);
+    }
+    match output {
+        Output::Lines(mut out) => out.flush(),
+        Output::Json(report) => report.end(),
+    }
+    .map_err(output_failed)?;
+
+    if let Some(error) = error.into_inner().unwrap_or_else(|e| e.into_inner()) {
+        return Err(Failure::environment(format!("{}: {error}", name_for_stderr(&args.list))));
+    }
+    let improper = improper.into_inner();
+    if improper > 0 && (args.strict || proper.into_inner() == 0) {
+        outcome = outcome.worst(Outcome::Usage);
+    } else if outcome == Outcome::Good && counts.good == 0 {
+        outcome = Outcome::Nothing;
+        if !args.status {
+            complain_of(&args.list, "no file was verified");
+        }
+    }
+    if !args.status {
+        summarize(improper, "line is improperly formatted", "lines are improperly formatted");
+        summarize(counts.unreadable, "listed file could not be read", "listed files could not be read");
+        summarize(counts.failed, "computed digest did NOT match", "computed digests did NOT match");
+    }
+    Ok(outcome)
+}
+
+fn summarize(count: u64, one: &str, many: &str) {
+    match count {
+        0 => {}
+        1 => complain(format_args!("WARNING: 1 {one}")),
+        n => complain(format_args!("WARNING: {n} {many}")),
+    }
+}
+
+fn judge(
+    args: &CheckArgs,
+    job: &Job<Wanted>,
+    result: Result<Tree, FileError>,
+    output: &mut Output,
+    counts: &mut Counts,
+    outcome: &mut Outcome,
+) -> Result<(), Failure> {
+    let wanted = &job.tag.digest;
+    let mut report = CheckResult {
+        name: Name::new(&job.path),
+        status: "ok",
+        wanted: wanted.to_string(),
+        found: None,
+        error: None,
+        bad_ranges: None,
+        why_no_ranges: None,
+    };
+    let verdict = match result {
+        Err(FileError::Open(error)) if args.ignore_missing && error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            counts.unreadable += 1;
+            *outcome = outcome.worst(error.outcome());
+            if !args.status {
+                complain_of(&job.path, &error);
+            }
+            report.status = "error";
+            report.error = Some(error.to_string());
+            "FAILED open or read"
+        }
+        Ok(tree) => {
+            let found = tree.descriptor().file_digest();
+            report.found = Some(found.to_string());
+            if found == *wanted {
+                counts.good += 1;
+                "OK"
+            } else {
+                counts.failed += 1;
+                *outcome = outcome.worst(Outcome::Integrity);
+                report.status = "failed";
+                "FAILED"
+            }
+        }
+    };
+    match output {
+        Output::Lines(out) => {
+            if !args.status && (verdict != "OK" || !args.quiet) {
+                out.write_all(&verdict_line(&job.path, verdict)).map_err(output_failed)?;
+            }
+            if verdict == "FAILED" && !args.status {
+                // In the order that a reader of both expects.
+                out.flush().map_err(output_failed)?;
+                list_ranges(job, |range| complain_of(&job.path, range), |why| complain_of(&job.path, why));
+            }
+        }
+        Output::Json(list) => {
+            if verdict == "FAILED" {
+                let mut ranges = Vec::new();
+                let mut why = None;
+                let keep = |range: BadRange| {
+                    if ranges.len() < MAX_RANGES {
+                        ranges.push(range);
+                    }
+                };
+                list_ranges(job, keep, |reason| why = Some(reason));
+                report.why_no_ranges = why;
+                report.bad_ranges = if report.why_no_ranges.is_none() { Some(ranges) } else { None };
+            }
+            list.push(&report).map_err(output_failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists the bad ranges of a file that failed, if its tree is beside it; else, or if that says nothing, why not.
+fn list_ranges(job: &Job<Wanted>, range: impl FnMut(BadRange), mut why_not: impl FnMut(String)) {
+    let Wanted { digest, descriptor } = &job.tag;
+    match sidecar::bad_ranges(&job.path, &job.params, digest, descriptor.as_ref(), range) {
+        Ok(true) => {}
+        Ok(false) => why_not("no bad range is known: there is no Merkle tree beside the file".into()),
+        Err(why) => why_not(why),
+    }
+}
+
+fn verdict_line(path: &Path, verdict: &str) -> Vec<u8> {
+    let name = path.as_os_str().as_bytes();
+    if io::stdout().is_terminal() {
+        return format!("{}: {verdict}\n", escape_controls(name)).into_bytes();
+    }
+    let (escaped, name) = list::escape_name(name);
+    let mut line = if escaped { vec![b'\\'] } else { Vec::new() };
+    line.extend_from_slice(&name);
+    line.extend_from_slice(format!(": {verdict}\n").as_bytes());
+    line
+}

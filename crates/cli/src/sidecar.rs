@@ -1,0 +1,158 @@
+//! What may lie beside a file: its Merkle tree (`PATH.verity-tree`) and its descriptor (`PATH.verity-desc`). Both are
+//! believed only as far as a trusted file digest vouches for them.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use postread::{Engine, EngineConfig, Linear, Plan, VerityLayer};
+use postread_io::{BlockStatus, CorruptionKind, ReadAt, ReadAtSource};
+use postread_verity::{
+    Descriptor, Digest, FileDigest, MAX_DESCRIPTOR_SIZE, MerkleTreeParams, NoTree, TreeBuilder, TreeGeometry,
+};
+use serde::Serialize;
+
+use crate::digest_files::open_regular;
+
+/// A run of bytes of a file that are bad for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct BadRange {
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    /// Of its first block.
+    pub(crate) reason: String,
+}
+
+impl fmt::Display for BadRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bytes {} to {}: {}", self.offset, self.offset + (self.length - 1), self.reason)
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+/// The descriptor beside a file, if there is one whose file digest is the one wanted.
+pub(crate) fn descriptor(path: &Path, wanted: &FileDigest) -> Option<Descriptor> {
+    let (file, _) = open_regular(&beside(path, ".verity-desc")).ok()?;
+    let mut bytes = Vec::new();
+    file.take(MAX_DESCRIPTOR_SIZE as u64 + 1).read_to_end(&mut bytes).ok()?;
+    Descriptor::parse(&bytes).ok().filter(|descriptor| descriptor.file_digest() == *wanted)
+}
+
+/// Finds the bad ranges of a file by the tree beside it. False if there is none; an error if it is of no use.
+///
+/// The tree is this file's if the descriptor says so, or if the descriptor made of the tree's root, the file's size and
+/// the parameters has the digest wanted.
+pub(crate) fn bad_ranges(
+    path: &Path,
+    params: &MerkleTreeParams,
+    wanted: &FileDigest,
+    descriptor: Option<&Descriptor>,
+    mut found: impl FnMut(BadRange),
+) -> Result<bool, String> {
+    let (file, metadata) = open_regular(path).map_err(|error| error.to_string())?;
+    let tree = match open_regular(&beside(path, ".verity-tree")) {
+        Ok((tree, _)) => tree,
+        Err(crate::digest_files::FileError::Open(error)) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(false);
+        }
+        Err(error) => return Err(format!("its Merkle tree: {error}")),
+    };
+    let size = metadata.len();
+    let descriptor = match descriptor {
+        Some(descriptor) => descriptor.clone(),
+        None => vouched_for(&tree, params, size, wanted)?,
+    };
+    if descriptor.data_size() < size {
+        let wanted = descriptor.data_size();
+        let reason = format!("the file has {size} bytes, the digest is of one of {wanted}");
+        found(BadRange { offset: wanted, length: size - wanted, reason });
+    }
+    let scanned = scan(file, tree, &descriptor, found).map_err(|error| error.to_string())?;
+    if !scanned && descriptor.data_size() == size {
+        return Err("no block is bad: the file changed between two readings".into());
+    }
+    Ok(true)
+}
+
+/// The descriptor that the tree's root makes, if it has the digest wanted.
+fn vouched_for(tree: &File, params: &MerkleTreeParams, size: u64, wanted: &FileDigest) -> Result<Descriptor, String> {
+    let geometry = TreeGeometry::new(params, size).map_err(|error| error.to_string())?;
+    if geometry.num_levels() == 0 {
+        return Err("the file is one block, so its Merkle tree is empty".into());
+    }
+    let mut block = vec![0; params.block_size()];
+    tree.read_exact_at(&mut block, 0).map_err(|error| format!("its Merkle tree: {error}"))?;
+    let root = hash(params, &block);
+    let descriptor = Descriptor::new(*params, size, root);
+    if descriptor.file_digest() == *wanted {
+        return Ok(descriptor);
+    }
+    Err(format!(
+        "its Merkle tree is not the one of the wanted digest, for a file of {size} bytes with blocks of {} and this salt \
+         (or the tree's root block is bad)",
+        params.block_size()
+    ))
+}
+
+/// The hash of one block, salted.
+fn hash(params: &MerkleTreeParams, block: &[u8]) -> Digest {
+    // A file of one block has its hash as root hash.
+    let mut builder = TreeBuilder::new(*params, NoTree);
+    match builder.push(block).and_then(|()| builder.finish()) {
+        Ok((tree, _)) => tree.root_hash,
+        Err(_) => Digest::zero(params.alg()),
+    }
+}
+
+/// Reads the whole file through the verifying engine. True if anything was bad.
+fn scan(
+    file: File,
+    tree: File,
+    descriptor: &Descriptor,
+    mut found: impl FnMut(BadRange),
+) -> Result<bool, Box<dyn std::error::Error>> {
+    let size = descriptor.data_size();
+    let layer = VerityLayer::new(descriptor)?;
+    let linear = |file: File, len| Arc::new(Linear::new(Arc::new(ReadAtSource::new(file)), 0, len));
+    let tree_size = layer.verifier().geometry().tree_size();
+    let blocks = layer.hash_blocks(linear(tree, tree_size), Vec::new());
+    let plan = layer.protect(Plan::new(linear(file, size), size), blocks)?;
+    let engine = Engine::new(EngineConfig::new())?;
+    let file = engine.open(plan);
+    let mut pending: Option<(Range<u64>, BlockStatus)> = None;
+    let mut any = false;
+    let mut emit = |(range, status): (Range<u64>, BlockStatus)| {
+        any = true;
+        found(BadRange { offset: range.start, length: range.end - range.start, reason: status.to_string() });
+    };
+    for bad in file.scan(0..size) {
+        pending = Some(match pending.take() {
+            Some((range, status)) if range.end == bad.range.start && alike(&status, &bad.status) => {
+                (range.start..bad.range.end, status)
+            }
+            Some(other) => {
+                emit(other);
+                (bad.range, bad.status)
+            }
+            None => (bad.range, bad.status),
+        });
+    }
+    if let Some(last) = pending {
+        emit(last);
+    }
+    Ok(any)
+}
+
+/// May neighbours be told as one range? Corrupt data blocks may; otherwise the reason must be the same.
+fn alike(a: &BlockStatus, b: &BlockStatus) -> bool {
+    let corrupt_data = |s: &BlockStatus| matches!(s, BlockStatus::Corrupt(c) if c.kind == CorruptionKind::Data);
+    a == b || (corrupt_data(a) && corrupt_data(b))
+}
