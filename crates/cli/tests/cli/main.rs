@@ -1,0 +1,8 @@
+//! The program, run as users run it.
+
+mod check;
+mod common;
+mod digest;
+mod kernel;
+mod schemas;
+mod sign;
