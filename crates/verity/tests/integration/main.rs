@@ -4,6 +4,7 @@ mod against_fsverity;
 mod bit_flips;
 mod chunking;
 mod common;
+mod corpora;
 mod corruption;
 mod ddrescue;
 mod signatures;
