@@ -11,7 +11,7 @@ use std::time::Instant;
 use postread::{Engine, EngineConfig, Linear, OpenFile, Plan, QueuePolicy, VerityLayer};
 use postread_benches::{Better, Contestant, Group, Report, median};
 use postread_blockcrypt::hash::{BlockHasher, HashAlg};
-use postread_io::{MemorySource, PreadConfig, PreadOptions, PreadPool};
+use postread_io::{Buf, MemorySource, PreadConfig, PreadOptions, PreadPool};
 use postread_sys::CpuSet;
 use postread_verity::{Descriptor, MerkleTreeParams, TreeBuilder, TreeInMemory};
 
@@ -64,7 +64,8 @@ fn gb_per_s(bytes: usize, since: Instant) -> f64 {
 /// `pread` and the many-block hash over one part of the file.
 fn bare_part(file: &File, from: usize, to: usize) {
     let hasher = BlockHasher::new(HashAlg::Sha256);
-    let mut buf = vec![0; CHUNK];
+    // Page-aligned and faulted in, as the engine's buffers are.
+    let mut buf = Buf::zeroed(CHUNK);
     let mut digests = vec![0; CHUNK / 4096 * 32];
     for at in (from..to).step_by(CHUNK) {
         file.read_exact_at(&mut buf, at as u64).expect("reads");

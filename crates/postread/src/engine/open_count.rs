@@ -6,6 +6,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub(crate) struct OpenCount {
     in_flight: AtomicUsize,
+    /// How many wait: waking costs a system call, and almost nobody ever waits.
+    waiting: AtomicUsize,
     lock: Mutex<()>,
     none_left: Condvar,
 }
@@ -16,7 +18,8 @@ impl OpenCount {
     }
 
     pub(crate) fn leave(&self) {
-        if self.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+        // Either this sees the waiter, or the waiter sees this.
+        if self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 && self.waiting.load(Ordering::SeqCst) > 0 {
             // The lock orders this before or after the waiter's look at the count, never in between.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.none_left.notify_all();
@@ -24,13 +27,15 @@ impl OpenCount {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Acquire)
+        self.in_flight.load(Ordering::SeqCst)
     }
 
     pub(crate) fn wait_until_none(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         while self.in_flight() > 0 {
             guard = self.none_left.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
