@@ -5,8 +5,8 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use postread_io::{BlockStatus, Buf, Permit, Priority};
@@ -18,6 +18,7 @@ use crate::error::ReadError;
 use crate::plan::Plan;
 use crate::reader::FileReader;
 use crate::scan::Scan;
+use crate::stream::{Got, Stream, begin, lock};
 
 /// Most bios that one read keeps in flight.
 const MAX_FLIGHTS: usize = 16;
@@ -178,8 +179,14 @@ impl Lent {
         self.offset += n as u64;
     }
 
-    pub(crate) fn shorten(&mut self, len: usize) {
-        self.buf.narrow(0, len.min(self.buf.len()));
+    /// Takes the first `n` bytes off, as a copy: a buffer has one owner.
+    pub(crate) fn split_to(&mut self, n: usize) -> Self {
+        let n = n.min(self.buf.len());
+        let mut buf = Buf::new(n);
+        buf.copy_from_slice(&self.buf[..n]);
+        let head = Self { offset: self.offset, buf };
+        self.advance(n);
+        head
     }
 }
 
@@ -264,10 +271,51 @@ pub struct ReadFuture {
     next: u64,
     flights: VecDeque<Handle>,
     bytes: ReadBytes,
+    /// The reader whose read-ahead it uses and feeds.
+    stream: Option<Arc<Mutex<Stream>>>,
 }
 
 impl ReadFuture {
+    /// A read that is part of a reader's stream.
+    pub(crate) fn of_stream(file: &Arc<FileInner>, stream: &Arc<Mutex<Stream>>, offset: u64, len: u64) -> Self {
+        let mut read = OpenFile::from_inner(file.clone()).read(offset, len);
+        read.stream = Some(stream.clone());
+        read
+    }
+
+    /// Gives `lent` out as far as it was asked for; what is left goes back to the stream.
+    fn accept(&mut self, mut lent: Lent) {
+        let want = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+        if let Some(stream) = &self.stream {
+            let mut stream = lock(stream);
+            if want < lent.len() {
+                let head = lent.split_to(want);
+                stream.keep(lent);
+                lent = head;
+            }
+            stream.read_to(self.at + lent.len() as u64);
+        }
+        self.at += lent.len() as u64;
+        self.bytes.push(lent);
+    }
+
     fn pump(&mut self) {
+        if let Some(stream) = self.stream.clone() {
+            // The stream's own read-ahead is what keeps more than one bio in flight.
+            while self.flights.is_empty() && self.next < self.end {
+                match begin(&self.file, &stream, self.next, self.end - self.next) {
+                    Got::Rest(lent) => {
+                        self.accept(lent);
+                        self.next = self.at;
+                    }
+                    Got::Bio { handle, .. } => {
+                        self.next = handle.range.end;
+                        self.flights.push_back(handle);
+                    }
+                }
+            }
+            return;
+        }
         while self.next < self.end && self.flights.len() < MAX_FLIGHTS {
             let ahead = if self.end - self.next > self.file.engine.config.max_bio as u64 {
                 self.file.engine.config.tree_read_ahead
@@ -304,12 +352,12 @@ impl Future for ReadFuture {
             let Poll::Ready(ended) = front.poll(cx) else { return Poll::Pending };
             let bio_end = front.range.end;
             this.flights.pop_front();
-            let part = this.file.good_part(ended, this.at, this.end);
+            let reach = if this.stream.is_some() { u64::MAX } else { this.end };
+            let part = this.file.good_part(ended, this.at, reach);
             let wanted = bio_end.min(this.end);
             match part {
                 Ok(lent) => {
-                    this.at += lent.len() as u64;
-                    this.bytes.push(lent);
+                    this.accept(lent);
                     if this.at >= wanted {
                         continue;
                     }
@@ -370,7 +418,8 @@ impl OpenFile {
     pub fn read(&self, offset: u64, len: u64) -> ReadFuture {
         let end = offset.saturating_add(len).min(self.len());
         let bytes = ReadBytes::default();
-        ReadFuture { file: self.0.clone(), at: offset, end, next: offset, flights: VecDeque::new(), bytes }
+        let file = self.0.clone();
+        ReadFuture { file, at: offset, end, next: offset, flights: VecDeque::new(), bytes, stream: None }
     }
 
     /// Reads all of `range` and tells every bad part of it, going on behind each.

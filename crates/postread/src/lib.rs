@@ -43,6 +43,7 @@ mod reader;
 mod scan;
 mod stats;
 mod step;
+mod stream;
 mod verity_step;
 
 pub use engine::{Engine, EngineConfig};

@@ -129,3 +129,38 @@ fn dropping_cancels_what_is_queued_and_returns_at_once() {
         });
     }
 }
+
+/// Small reads from front to back, blocking, lent or as futures, read the file once.
+#[test]
+fn small_sequential_reads_read_the_file_once() {
+    for policy in policies() {
+        watchdog("small", move || {
+            let p = Protected::of_len(1_000_003);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+            for how in ["future", "lend", "copy"] {
+                let data = postread_io::testing::Faulty::new(p.data.clone());
+                let file = p.open_over(&engine(policy), Arc::new(data.clone()), memory(&p.tree));
+                let reader = file.reader();
+                let mut all = Vec::new();
+                loop {
+                    let at = all.len() as u64;
+                    let before = all.len();
+                    match how {
+                        "future" => all.extend(runtime.block_on(reader.read(at, 1_000)).expect("good").to_vec()),
+                        "lend" => all.extend(reader.lend(at, 1_000).expect("good").iter().flat_map(|l| l.iter())),
+                        _ => {
+                            let mut buf = [0; 1_000];
+                            let n = reader.read_at(&mut buf, at).expect("good");
+                            all.extend_from_slice(&buf[..n]);
+                        }
+                    }
+                    if all.len() == before {
+                        break;
+                    }
+                }
+                assert!(all == p.data, "{policy} {how}");
+                assert_eq!(data.reads(), 4, "bios of 256 KiB: {policy} {how}");
+            }
+        });
+    }
+}
