@@ -228,3 +228,29 @@ fn a_flipped_bit_of_an_encrypted_verified_file_is_found() {
         }
     }
 }
+
+/// What this crate encrypts is what the kernel wrote: the archive experiment's files are made so.
+#[test]
+fn contents_encrypt_to_the_kernels_ciphertext() {
+    for (name, key) in IMAGES.into_iter().filter(|(_, key)| *key != Key::None) {
+        let image = open(name, key);
+        let engine = engine(QueuePolicy::Inline);
+        let inode = image.resolve(b"/enc/f65537").unwrap();
+        let context = image.context(&inode).unwrap().unwrap();
+        let facts = postread_fscrypt::InodeFacts {
+            ino: inode.ino.into(),
+            fs_uuid: image.fs().superblock().uuid,
+            block_size: image.fs().superblock().block_size as usize,
+        };
+        let keys = image.keys();
+        let contents =
+            postread_fscrypt::ContentsKey::derive(keys.find(&context.policy).unwrap(), &context, &facts).unwrap();
+        let mut bytes = read(&engine, image.contents(&inode).unwrap().plan());
+        // The kernel's last block has a plaintext tail of zeros.
+        bytes.resize(bytes.len().next_multiple_of(facts.block_size), 0);
+        let mut stored = vec![0; bytes.len()];
+        image.fs().open_raw(&inode).unwrap().read_raw_at(&mut stored, 0).unwrap();
+        contents.encrypt(&mut bytes, 0).unwrap();
+        assert!(bytes == stored, "{name}");
+    }
+}

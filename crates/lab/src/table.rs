@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::app_start::{Measured, Report};
+use crate::tar;
 
 /// Puts cells under each other, the first column to the left, the others to the right.
 pub fn align(rows: &[Vec<String>]) -> String {
@@ -50,8 +51,8 @@ fn optional(value: Option<f64>) -> String {
 pub fn limits() -> String {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let mut text = format!(
-        "{cpus} CPUs here. The patch was measured on phones with big and little cores that change frequency; how much of \
-         its gain came from those, this machine can't show"
+        "{cpus} CPUs here. The patches' phones have big and little cores that change frequency; how much of \
+         their gains came from those, this machine can't show"
     );
     let asymmetric = postread_sys::topology::Topology::current().is_ok_and(|topology| topology.is_asymmetric());
     let scaling = std::path::Path::new("/sys/devices/system/cpu/cpu0/cpufreq").exists();
@@ -177,6 +178,87 @@ impl Report {
              delivered, less the steps' own CPU time. Three different things: they are never added up.\n",
         );
         let _ = writeln!(text, "{}", limits());
+        text
+    }
+}
+
+impl tar::Report {
+    /// The table, and how to read it.
+    pub fn to_text(&self) -> String {
+        let mut text = format!(
+            "tar: an archive of {} files, {:.1} MB, is made of an encrypted tree through each queue policy.\n\
+             {} rounds, order from seed {}, page cache dropped before each archive. Medians over rounds; times in us.\n\n",
+            self.files,
+            self.bytes as f64 / 1e6,
+            self.rounds,
+            self.seed
+        );
+        let header =
+            ["", "MB/s", "over bound", "95 % interval", "scheduler", "queue", "p50", "p99", "post-read", "items"];
+        let units = ["", "", "%", "%", "latency", "latency", "", "", "delay", ""];
+        let mut rows = vec![header.map(String::from).to_vec(), units.map(String::from).to_vec()];
+        for group in &self.groups {
+            rows.push(vec![format!(
+                "{}, {} job{}",
+                group.cipher.name(),
+                group.jobs,
+                if group.jobs == 1 { "" } else { "s" }
+            )]);
+            for arm in &group.arms {
+                let mut row = vec![format!("  {}", arm.name)];
+                match &arm.measured {
+                    None => row.push("n/a".into()),
+                    Some(m) => {
+                        let gain = m.gain_over_bound_percent;
+                        row.extend([
+                            format!("{:.0}", m.mb_per_s),
+                            gain.map_or_else(String::new, |gain| format!("{:+.1}", gain.median)),
+                            gain.map_or_else(String::new, |gain| format!("{:+.1} to {:+.1}", gain.low, gain.high)),
+                            optional(m.scheduler_latency_us),
+                            grouped(m.queue_latency_us),
+                            optional(m.queue_latency_p50_us),
+                            optional(m.queue_latency_p99_us),
+                            grouped(m.post_read_delay_us),
+                            grouped(m.items),
+                        ]);
+                    }
+                }
+                rows.push(row);
+            }
+        }
+        text.push_str(&align(&rows));
+        let refused = self.groups.iter().flat_map(|group| &group.arms).find(|arm| arm.measured.is_none());
+        if let Some(arm) = refused {
+            let _ = writeln!(
+                text,
+                "\nn/a: the system refuses nice -20 ({}); the short slice needs no privilege.",
+                arm.granted
+            );
+        }
+        text.push_str("\nThe patch (fscrypt's queue from bound to unbound, both high-priority):\n");
+        for group in self.groups.iter().filter(|group| group.published.is_some()) {
+            let gain = |rank: &str| {
+                let arm = group.arms.iter().find(|arm| arm.name == format!("unbound, {rank}"))?;
+                arm.measured.as_ref()?.gain_over_bound_percent
+            };
+            let best = ["nice -20", "short slice"].into_iter().find_map(|rank| Some((rank, gain(rank)?)));
+            let here = best.map_or_else(
+                || "not measured here".into(),
+                |(rank, gain)| format!("here {:+.1} % ({:+.1} to {:+.1}, {rank})", gain.median, gain.low, gain.high),
+            );
+            let _ = writeln!(
+                text,
+                "  {}, {} job{}: {}; {here}",
+                group.cipher.name(),
+                group.jobs,
+                if group.jobs == 1 { "" } else { "s" },
+                group.published.unwrap_or_default()
+            );
+        }
+        if !self.run_delay_counts {
+            text.push_str("This kernel does not count run_delay, so that there is no scheduler latency.\n");
+        }
+        let _ = writeln!(text, "Stolen by the hypervisor: {:.0} ms. {}", self.steal_ms, limits());
         text
     }
 }

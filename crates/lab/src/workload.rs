@@ -216,13 +216,16 @@ pub const APP_START: &str = include_str!("../workloads/app-start.workload");
 /// A recorded start of a real program: see its first lines.
 pub const RECORDED: &str = include_str!("../workloads/recorded.workload");
 
+/// The tree that the archive experiment archives: made by `workloads/make-tree`.
+pub const TREE: &str = include_str!("../workloads/tree.workload");
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_frozen_workloads_parse_and_round_trip() {
-        for text in [APP_START, RECORDED] {
+        for text in [APP_START, RECORDED, TREE] {
             let apps = parse(text).unwrap();
             assert!(!apps.is_empty());
             assert_eq!(parse(&format(&apps)).unwrap(), apps);

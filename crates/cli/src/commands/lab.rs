@@ -4,9 +4,8 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use postread_lab::app_start::{self, Progress, Report};
 use postread_lab::workload::{self, App};
-use postread_lab::{Cold, LabError, record};
+use postread_lab::{Cold, LabError, app_start, record, tar};
 use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
@@ -30,6 +29,8 @@ pub(crate) struct LabArgs {
 enum Experiment {
     /// Apps start cold: the fs-verity patch's experiment
     AppStart(AppStartArgs),
+    /// An archive is made of an encrypted tree: the fscrypt patch's experiment
+    Tar(TarArgs),
     /// Record a program's start as a workload (root; Linux 6.13 or later)
     Record(RecordArgs),
 }
@@ -70,6 +71,15 @@ struct AppStartArgs {
 }
 
 #[derive(Args, Debug)]
+struct TarArgs {
+    #[command(flatten)]
+    options: LabOptions,
+    /// Jobs that share the tree, 1 up to this many [default: the CPUs this program may use]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    jobs: Option<u32>,
+}
+
+#[derive(Args, Debug)]
 struct RecordArgs {
     /// Write the workload there instead of to standard output
     #[arg(short, long, value_name = "FILE")]
@@ -86,32 +96,48 @@ struct RecordArgs {
 #[derive(Serialize)]
 struct Results {
     #[serde(skip_serializing_if = "Option::is_none")]
-    app_start: Option<Report>,
+    app_start: Option<app_start::Report>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tar: Option<tar::Report>,
 }
 
 pub(crate) fn run(args: &LabArgs) -> CommandResult {
     match &args.experiment {
         None => {
-            let app_start = run_app_start(&AppStartArgs { options: args.options.clone(), trace: None, direct: false })?;
-            print(&args.options, Results { app_start: Some(app_start) })
+            let options = args.options.clone();
+            let app_start = run_app_start(&AppStartArgs { options: options.clone(), trace: None, direct: false })?;
+            if !options.json {
+                // Each table as soon as it is there.
+                print(&options, &Results { app_start: Some(app_start), tar: None })?;
+                let tar = run_tar(&TarArgs { options: options.clone(), jobs: None })?;
+                write(b"\n")?;
+                return print(&options, &Results { app_start: None, tar: Some(tar) });
+            }
+            let tar = run_tar(&TarArgs { options: options.clone(), jobs: None })?;
+            print(&options, &Results { app_start: Some(app_start), tar: Some(tar) })
         }
-        Some(Experiment::AppStart(app_start)) => {
-            let results = Results { app_start: Some(run_app_start(app_start)?) };
-            print(&app_start.options, results)
+        Some(Experiment::AppStart(args)) => {
+            print(&args.options, &Results { app_start: Some(run_app_start(args)?), tar: None })
         }
+        Some(Experiment::Tar(args)) => print(&args.options, &Results { app_start: None, tar: Some(run_tar(args)?) }),
         Some(Experiment::Record(record)) => run_record(record),
     }
 }
 
-fn print(options: &LabOptions, results: Results) -> CommandResult {
-    let done = if options.json {
-        write_report(stdout().lock(), "lab-1", &results)
-    } else {
-        let text = results.app_start.map(|report| report.to_text()).unwrap_or_default();
-        stdout().write_all(text.as_bytes())
-    };
-    done.map_err(|error| Failure::environment(format!("standard output: {error}")))?;
+fn write(bytes: &[u8]) -> CommandResult {
+    stdout().write_all(bytes).map_err(|error| Failure::environment(format!("standard output: {error}")))?;
     Ok(Outcome::Good)
+}
+
+fn print(options: &LabOptions, results: &Results) -> CommandResult {
+    if options.json {
+        write_report(stdout().lock(), "lab-1", results)
+            .map_err(|error| Failure::environment(format!("standard output: {error}")))?;
+        return Ok(Outcome::Good);
+    }
+    let app_start = results.app_start.as_ref().map(app_start::Report::to_text);
+    let tar = results.tar.as_ref().map(tar::Report::to_text);
+    write([app_start, tar].into_iter().flatten().collect::<Vec<_>>().join("\n").as_bytes())
 }
 
 fn failure(error: LabError) -> Failure {
@@ -123,7 +149,7 @@ fn failure(error: LabError) -> Failure {
     }
 }
 
-fn run_app_start(args: &AppStartArgs) -> Result<Report, Failure> {
+fn run_app_start(args: &AppStartArgs) -> Result<app_start::Report, Failure> {
     let LabOptions { rounds, quick, seed, quiet, .. } = args.options.clone();
     let mut apps = workload_of(args.trace.as_deref())?;
     if quick {
@@ -136,21 +162,54 @@ fn run_app_start(args: &AppStartArgs) -> Result<Report, Failure> {
         cold: if args.direct { Cold::Direct } else { Cold::PageCacheDropped },
         seed,
     };
-    let show = !quiet && stderr().is_terminal();
+    let show = Show::new(quiet);
     let report = app_start::run(&options, |progress| {
-        if show {
-            let text = match progress {
-                Progress::Protecting(i, n) => format!("protecting the files of app {} of {n}", i + 1),
-                Progress::Starting(i, n) => format!("start {} of {n}", i + 1),
-            };
+        show.line(&match progress {
+            app_start::Progress::Protecting(i, n) => format!("protecting the files of app {} of {n}", i + 1),
+            app_start::Progress::Starting(i, n) => format!("start {} of {n}", i + 1),
+        });
+    });
+    show.line("");
+    report.map_err(failure)
+}
+
+fn run_tar(args: &TarArgs) -> Result<tar::Report, Failure> {
+    let LabOptions { rounds, quick, seed, quiet, .. } = args.options.clone();
+    let tree = workload::parse(workload::TREE).map_err(Failure::usage)?.remove(0);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = args.jobs.map_or(cpus, |jobs| jobs as usize);
+    let options = tar::Options {
+        dir: directory(&args.options)?,
+        tree,
+        rounds: rounds.map_or(if quick { QUICK_ROUNDS } else { ROUNDS }, |n| n as usize),
+        jobs: (1..=most).filter(|jobs| jobs.is_power_of_two() || *jobs == most).collect(),
+        seed,
+    };
+    let show = Show::new(quiet);
+    let report = tar::run(&options, |progress| {
+        show.line(&match progress {
+            tar::Progress::Encrypting(cipher) => format!("encrypting the tree: {}", cipher.name()),
+            tar::Progress::Archiving(i, n) => format!("archive {} of {n}", i + 1),
+        });
+    });
+    show.line("");
+    report.map_err(failure)
+}
+
+/// A line of progress on standard error, where that is a terminal.
+struct Show(bool);
+
+impl Show {
+    fn new(quiet: bool) -> Show {
+        Show(!quiet && stderr().is_terminal())
+    }
+
+    fn line(&self, text: &str) {
+        if self.0 {
             // Progress that can't be shown is not worth a failure.
             let _ = write!(stderr(), "\r\x1b[K{text}");
         }
-    });
-    if show {
-        let _ = write!(stderr(), "\r\x1b[K");
     }
-    report.map_err(failure)
 }
 
 fn workload_of(trace: Option<&Path>) -> Result<Vec<App>, Failure> {
