@@ -131,7 +131,7 @@ fn write(bytes: &[u8]) -> CommandResult {
 
 fn print(options: &LabOptions, results: &Results) -> CommandResult {
     if options.json {
-        write_report(stdout().lock(), "lab-1", results)
+        write_report(stdout().lock(), "postread-lab-1", results)
             .map_err(|error| Failure::environment(format!("standard output: {error}")))?;
         return Ok(Outcome::Good);
     }

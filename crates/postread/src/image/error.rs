@@ -83,9 +83,9 @@ pub enum ImageError {
         /// The inode.
         ino: u32,
         /// The trusted digest.
-        wanted: FileDigest,
+        wanted: Box<FileDigest>,
         /// The one that its descriptor has.
-        found: FileDigest,
+        found: Box<FileDigest>,
     },
     /// The path leads nowhere.
     #[error("no such file: {}", path.escape_ascii())]

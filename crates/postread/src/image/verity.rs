@@ -65,10 +65,9 @@ impl Verity {
     pub fn check_digest(&self, wanted: &FileDigest) -> Result<(), ImageError> {
         let found = self.digest();
         if found == *wanted {
-            Ok(())
-        } else {
-            Err(ImageError::Digest { ino: self.contents.ino, wanted: *wanted, found })
+            return Ok(());
         }
+        Err(ImageError::Digest { ino: self.contents.ino, wanted: Box::new(*wanted), found: Box::new(found) })
     }
 
     /// The plan for reading the file verified against its descriptor, and the tree's hash blocks.
