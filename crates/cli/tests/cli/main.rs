@@ -4,5 +4,6 @@ mod check;
 mod common;
 mod digest;
 mod kernel;
+mod manual;
 mod schemas;
 mod sign;

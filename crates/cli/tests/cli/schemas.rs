@@ -80,7 +80,9 @@ fn a_schema_refuses_what_is_not_in_it() {
     }
     let machine = r#"{"cpu":"","cpus":1,"kernel":"","arch":""}"#;
     let report = |results: &str| {
-        format!(r#"{{"schema":"postread-digest-1","version":"0","command":[],"machine":{machine},"results":{results}}}"#)
+        format!(
+            r#"{{"schema":"postread-digest-1","version":"0","command":[],"machine":{machine},"results":{results}}}"#
+        )
     };
     valid(report("[]").as_bytes());
     for bad in [r#"[{"path":"x"}]"#, r#"[{"path":"x","error":"e","exit_status":0}]"#, "{}"] {
