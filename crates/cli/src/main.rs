@@ -4,6 +4,7 @@ mod commands;
 mod digest_files;
 mod exit;
 mod hash_options;
+mod image;
 mod inputs;
 mod progress;
 mod read_options;
@@ -38,6 +39,12 @@ enum Command {
     Cat(Box<commands::cat::CatArgs>),
     /// Check files against a list of fs-verity digests
     Check(commands::check::CheckArgs),
+    /// Tell what protects an image: layers, policies, key identifiers wanted, digests
+    Inspect(Box<commands::inspect::InspectArgs>),
+    /// List directories of an image
+    Ls(Box<commands::ls::LsArgs>),
+    /// Names of master keys
+    Key(commands::key::KeyCommand),
     /// Sign a file's fs-verity digest
     Sign(commands::sign::SignArgs),
     /// Show the fs-verity digest that the kernel holds a file to
@@ -54,6 +61,9 @@ fn main() -> ExitCode {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Cat(args) => commands::cat::run(&args),
         Command::Check(args) => commands::check::run(&args),
+        Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Ls(args) => commands::ls::run(&args),
+        Command::Key(command) => commands::key::run(&command),
         Command::Sign(args) => commands::sign::run(&args),
         Command::Measure(args) => commands::measure::run(&args),
         Command::Enable(args) => commands::enable::run(&args),

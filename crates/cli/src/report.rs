@@ -37,7 +37,7 @@ impl Machine {
 }
 
 /// A file's name in a report: text, and the bytes in hexadecimal where it is not UTF-8.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Name {
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,6 +45,16 @@ pub(crate) struct Name {
 }
 
 impl Name {
+    /// As people see it; escaped on a terminal.
+    pub(crate) fn shown(&self, terminal: bool) -> String {
+        if terminal { crate::text::escape_controls(self.path.as_bytes()) } else { self.path.clone() }
+    }
+
+    /// A name within an image.
+    pub(crate) fn of_bytes(path: &[u8]) -> Self {
+        Self::new(Path::new(std::ffi::OsStr::from_bytes(path)))
+    }
+
     pub(crate) fn new(path: &Path) -> Self {
         let bytes = path.as_os_str().as_bytes();
         let path_hex = if std::str::from_utf8(bytes).is_ok() { None } else { Some(hex::encode(bytes)) };

@@ -37,6 +37,16 @@ pub(crate) fn name_for_stderr(path: &Path) -> String {
     }
 }
 
+/// A name within an image, for standard error.
+pub(crate) fn bytes_for_stderr(name: &[u8]) -> String {
+    name_for_stderr(Path::new(std::ffi::OsStr::from_bytes(name)))
+}
+
+/// A name for standard output: escaped on a terminal, as it is elsewhere.
+pub(crate) fn write_name(out: &mut impl Write, name: &[u8], terminal: bool) -> io::Result<()> {
+    if terminal { out.write_all(escape_controls(name).as_bytes()) } else { out.write_all(name) }
+}
+
 /// Says on standard error what went wrong.
 pub(crate) fn complain(message: impl Display) {
     let _ = writeln!(io::stderr().lock(), "postread: {message}");

@@ -26,12 +26,12 @@ const MAX_COMPUTED_TREE: u64 = 1 << 30;
 
 #[derive(Args, Debug)]
 pub(crate) struct VerityArgs {
-    /// The file
-    #[arg(value_name = "FILE")]
+    /// The file, or an image or a block device
+    #[arg(value_name = "TARGET")]
     pub(crate) file: PathBuf,
     /// The fs-verity digest that the file must have, as `fsverity digest` prints it
-    #[arg(long, value_name = "ALG:HEX", required_unless_present = "cert")]
-    digest: Option<FileDigest>,
+    #[arg(long, value_name = "ALG:HEX")]
+    pub(crate) digest: Option<FileDigest>,
     /// The Merkle tree [default: FILE.verity-tree if it is there, else computed]
     #[arg(long, value_name = "TREE")]
     merkle_tree: Option<PathBuf>,
@@ -97,9 +97,32 @@ enum TreeFrom {
 }
 
 impl VerityArgs {
+    /// The options that name what lies beside a plain file have no meaning within an image.
+    pub(crate) fn refuse_for_image(&self) -> Result<(), Failure> {
+        let beside = self.merkle_tree.is_some()
+            || self.descriptor.is_some()
+            || self.signature.is_some()
+            || self.hash_alg.is_some()
+            || !self.cert.is_empty();
+        if beside {
+            let what = "--merkle-tree, --descriptor, --signature, --cert and --hash-alg are for a plain file: in an \
+                        image each file brings its own";
+            return Err(Failure::usage(what));
+        }
+        Ok(())
+    }
+
+    /// Whether it is said what lies beside the file, so that it is a plain file whatever is in it.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.refuse_for_image().is_err()
+    }
+
     /// Opens the file, finds out what its digest is and whether that is the one that is trusted.
     pub(crate) fn open(&self, engine: &Engine) -> Result<VerityTarget, Failure> {
         let path = &self.file;
+        if self.digest.is_none() && self.cert.is_empty() {
+            return Err(Failure::usage("a plain file needs --digest or --cert, or else there is nothing to trust"));
+        }
         let (file, metadata) = open_regular(path).map_err(|error| of(path, error.outcome())(error))?;
         let size = metadata.len();
         let mut outcome = Outcome::Good;

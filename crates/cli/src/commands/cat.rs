@@ -1,10 +1,13 @@
-//! `postread cat`: a file's verified bytes, and none behind the first bad one.
+//! `postread cat`: a file's verified bytes, and none behind the first bad one; a plain file's, or an image's.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 
 use clap::Args;
 
-use crate::exit::{CommandResult, Failure};
+use super::cat_image;
+use crate::exit::{CommandResult, Failure, Outcome};
+use crate::image::ImageArgs;
 use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_range};
 use crate::text::{name_for_stderr, output_failed};
 use crate::verity_target::{VerityArgs, outcome_of};
@@ -13,6 +16,11 @@ use crate::verity_target::{VerityArgs, outcome_of};
 pub(crate) struct CatArgs {
     #[command(flatten)]
     target: VerityArgs,
+    /// A file in it, if it is an image or a block device
+    #[arg(value_name = "PATH")]
+    path: Option<OsString>,
+    #[command(flatten)]
+    image: ImageArgs,
     /// Only these bytes; the end is exclusive, and either may be left out
     #[arg(long, value_name = "START..END", value_parser = parse_range)]
     range: Option<ByteRange>,
@@ -22,12 +30,24 @@ pub(crate) struct CatArgs {
 
 pub(crate) fn run(args: &CatArgs) -> CommandResult {
     let engine = args.read.engine()?;
-    let target = args.target.open(&engine)?;
-    let range = ByteRange::within(args.range, target.file.len());
-    let reader = target.file.reader();
+    let (file, outcome, name) = match &args.path {
+        Some(path) => {
+            args.target.refuse_for_image()?;
+            let file = cat_image::open(&args.target.file, path, &args.image, args.target.digest)?;
+            let (file, name) = file.open(&engine);
+            (file, Outcome::Good, name)
+        }
+        None if args.image.given() => return Err(Failure::usage("which file of the image? give its PATH")),
+        None => {
+            let target = args.target.open(&engine)?;
+            (target.file, target.outcome, name_for_stderr(&args.target.file))
+        }
+    };
+    let range = ByteRange::within(args.range, file.len());
+    let reader = file.reader();
     let mut out = io::stdout().lock();
     let mut at = range.start;
-    let mut result = Ok(target.outcome);
+    let mut result = Ok(outcome);
     while at < range.end {
         let want = usize::try_from(range.end - at).unwrap_or(usize::MAX);
         match reader.lend(at, want) {
@@ -37,8 +57,8 @@ pub(crate) fn run(args: &CatArgs) -> CommandResult {
                 at += lent.len() as u64;
             }
             Err(error) => {
-                let message = format!("{}: {error}", name_for_stderr(&args.target.file));
-                result = Err(Failure::new(target.outcome.worst(outcome_of(&error.status)), message));
+                let message = format!("{name}: {error}");
+                result = Err(Failure::new(outcome.worst(outcome_of(&error.status)), message));
                 break;
             }
         }

@@ -1,10 +1,16 @@
 //! One module a command.
 
 pub(crate) mod cat;
+pub(crate) mod cat_image;
 pub(crate) mod check;
 pub(crate) mod digest;
 pub(crate) mod enable;
+pub(crate) mod inspect;
+mod inspect_text;
+pub(crate) mod key;
 pub(crate) mod lab;
+pub(crate) mod ls;
 pub(crate) mod measure;
 pub(crate) mod sign;
 pub(crate) mod verify;
+mod verify_image;

@@ -1,6 +1,7 @@
 //! `postread verify`: every bad data block and every bad tree block of a file, going on behind the first.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +14,9 @@ use postread_verity::ddrescue::{RangeStatus, RescueMap};
 use serde::Serialize;
 
 use super::digest::create_output;
+use super::verify_image;
 use crate::exit::{CommandResult, Failure, Outcome};
+use crate::image::ImageArgs;
 use crate::progress::Progress;
 use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_range};
 use crate::report::{ListReport, Name};
@@ -26,21 +29,32 @@ const STRETCH: u64 = 64 << 20;
 #[derive(Args, Debug)]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
-    target: VerityArgs,
+    pub(crate) target: VerityArgs,
+    /// Files and directories in it, if it is an image or a block device [default: all]
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) image: ImageArgs,
+    /// Trusted digests of files of an image, as `fsverity digest` prints them, with their paths in the image
+    #[arg(long, value_name = "LIST", conflicts_with = "digest")]
+    pub(crate) digests: Option<PathBuf>,
+    /// Files of an image that are verified at once [default: the number of CPUs]
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
     /// Only these bytes; the end is exclusive, and either may be left out
     #[arg(long, value_name = "START..END", value_parser = parse_range)]
-    range: Option<ByteRange>,
+    pub(crate) range: Option<ByteRange>,
     /// Write a map of good and bad ranges to MAPFILE, as GNU ddrescue has it
     #[arg(long, value_name = "MAPFILE")]
-    map: Option<PathBuf>,
+    pub(crate) map: Option<PathBuf>,
     #[command(flatten)]
-    read: ReadOptions,
+    pub(crate) read: ReadOptions,
     /// Print a report in JSON
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Print nothing where all is good, and show no progress
     #[arg(short, long)]
-    quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 /// One entry of the report.
@@ -106,6 +120,12 @@ struct Verify<'a> {
 }
 
 pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
+    if verify_image::is_image(args)? {
+        return verify_image::run(args);
+    }
+    if args.digests.is_some() || args.jobs.is_some() {
+        return Err(Failure::usage("--digests and --jobs are for images: a plain file takes --digest"));
+    }
     let engine = args.read.engine()?;
     let target = args.target.open(&engine)?;
     let range = ByteRange::within(args.range, target.file.len());

@@ -59,6 +59,12 @@ impl Image {
         Ok(Image { fs, keys: Arc::new(keys), data, start })
     }
 
+    /// The same image with other keys.
+    #[must_use]
+    pub fn with_keys(&self, keys: Keyring) -> Image {
+        Image { keys: Arc::new(keys), ..self.clone() }
+    }
+
     /// The file system.
     pub fn fs(&self) -> &Ext4 {
         &self.fs
@@ -98,6 +104,18 @@ impl Image {
     /// The master key that a context names.
     pub(crate) fn master_key(&self, context: &Context) -> Result<&MasterKey, MissingKey> {
         self.keys.find(&context.policy)
+    }
+
+    /// Why a key that a context names can't be used for this inode, or none; whether it is at hand is not asked.
+    pub fn key_trouble(&self, inode: &Inode, context: &Context) -> Option<postread_fscrypt::KeyError> {
+        let master = self.master_key(context).ok()?;
+        let facts = self.facts(inode);
+        match inode.file_type {
+            postread_fsimage::ext4::FileType::Regular => {
+                postread_fscrypt::ContentsKey::derive(master, context, &facts).err()
+            }
+            _ => postread_fscrypt::NameKey::derive(master, context, &facts).err(),
+        }
     }
 
     pub(crate) fn facts(&self, inode: &Inode) -> InodeFacts {

@@ -1,0 +1,109 @@
+//! What `postread inspect` prints for people.
+
+use std::io::{self, Write};
+
+use super::inspect::{ImageReport, InodeReport, PolicyReport, VerityReport};
+use crate::image::Layer;
+use crate::text::escape_controls;
+
+fn shown(text: &str, terminal: bool) -> String {
+    if terminal { escape_controls(text.as_bytes()) } else { text.to_owned() }
+}
+
+/// An image's report.
+pub(super) fn image(out: &mut dyn Write, report: &ImageReport, terminal: bool) -> io::Result<()> {
+    for layer in &report.layers {
+        match layer {
+            Layer::AndroidSparse { length } => writeln!(out, "Android sparse image of {length} bytes")?,
+            Layer::PartitionTable { kind, sector_size, parts } => {
+                writeln!(out, "partition table: {kind}, sectors of {sector_size} bytes")?;
+                for part in parts {
+                    let format = part.format.as_deref().unwrap_or("unknown");
+                    let name = shown(&part.name, terminal);
+                    let (number, offset, length) = (part.number, part.offset, part.length);
+                    writeln!(out, "  part {number}: {length} bytes at {offset}, {format}, type {} {name}", part.kind)?;
+                }
+            }
+            Layer::Range { offset, length } => writeln!(out, "read: {length} bytes at {offset}")?,
+            Layer::Found { .. } => {}
+        }
+    }
+    let Some(fs) = &report.file_system else { return Ok(()) };
+    writeln!(out, "file system: {}, {} blocks of {} bytes, UUID {}", fs.kind, fs.blocks, fs.block_size, fs.uuid)?;
+    if !fs.label.is_empty() {
+        writeln!(out, "label: {}", shown(&fs.label, terminal))?;
+    }
+    writeln!(out, "features: {}", fs.features.join(" "))?;
+    if fs.journal_replayed {
+        writeln!(out, "journal: not unmounted cleanly; read as after its replay")?;
+    }
+    let ImageReport { files, directories, links, others, broken, .. } = report;
+    write!(out, "holds: {files} files, {directories} directories, {links} links, {others} others")?;
+    writeln!(out, "{}", if *broken > 0 { format!("; {broken} parts are broken") } else { String::new() })?;
+    for policy in &report.policies {
+        write_policy(out, policy)?;
+        let PolicyReport { files, directories, links, .. } = policy;
+        writeln!(out, "  covers: {files} files, {directories} directories, {links} links")?;
+    }
+    for protector in &report.protectors {
+        let name = shown(&protector.name, terminal);
+        let policies = protector.policies.join(", ");
+        writeln!(out, "protector {} ({}) {name:?}: unlocks {policies}", protector.descriptor, protector.source)?;
+    }
+    for verity in &report.verity_files {
+        write_verity(out, verity, terminal)?;
+    }
+    Ok(())
+}
+
+/// One inode's report.
+pub(super) fn inode(out: &mut dyn Write, report: &InodeReport, terminal: bool) -> io::Result<()> {
+    let InodeReport { inode, kind, mode, links, uid, gid, size, modified, .. } = report;
+    writeln!(out, "inode {inode}: {kind}, mode {mode}, {links} links, owner {uid}:{gid}, {size} bytes, {modified}")?;
+    if let Some(extents) = report.extents {
+        writeln!(out, "extents and holes: {extents}")?;
+    }
+    if report.casefolded {
+        writeln!(out, "names fold case")?;
+    }
+    if !report.xattrs.is_empty() {
+        writeln!(out, "extended attributes: {}", shown(&report.xattrs.join(" "), terminal))?;
+    }
+    match &report.policy {
+        Some(policy) => write_policy(out, policy)?,
+        None => writeln!(out, "not encrypted")?,
+    }
+    if let Some(nonce) = &report.nonce {
+        writeln!(out, "  nonce: {nonce}")?;
+    }
+    match &report.verity {
+        Some(verity) => write_verity(out, verity, terminal)?,
+        None => writeln!(out, "no fs-verity")?,
+    }
+    Ok(())
+}
+
+fn write_policy(out: &mut dyn Write, policy: &PolicyReport) -> io::Result<()> {
+    let PolicyReport { version, contents, names, padding, data_unit_size, key, .. } = policy;
+    writeln!(out, "encryption policy v{version}: contents {contents}, names {names}")?;
+    let flags = if policy.flags.is_empty() { String::new() } else { format!(", {}", policy.flags.join(", ")) };
+    writeln!(out, "  padding {padding}, data units of {data_unit_size} bytes{flags}")?;
+    let (kind, name) = match (&policy.key_identifier, &policy.key_descriptor) {
+        (Some(identifier), _) => ("identifier", identifier.as_str()),
+        (_, descriptor) => ("descriptor", descriptor.as_deref().unwrap_or("")),
+    };
+    writeln!(out, "  key {kind} {name}: {key}")
+}
+
+fn write_verity(out: &mut dyn Write, verity: &VerityReport, terminal: bool) -> io::Result<()> {
+    let name = verity.name.shown(terminal);
+    let Some(digest) = &verity.digest else {
+        let error = verity.error.as_deref().unwrap_or("unreadable");
+        return writeln!(out, "fs-verity {name}: {error}");
+    };
+    let block_size = verity.block_size.unwrap_or(0);
+    let salt = verity.salt.as_deref().filter(|salt| !salt.is_empty());
+    let salt = salt.map_or(String::new(), |salt| format!(", salt {salt}"));
+    let signature = verity.signature_size.map_or(String::new(), |size| format!(", signature of {size} bytes"));
+    writeln!(out, "fs-verity {name}: {digest}, {} bytes, blocks of {block_size}{salt}{signature}", verity.size)
+}

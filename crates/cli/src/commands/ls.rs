@@ -1,0 +1,198 @@
+//! `postread ls`: directories of an image, with the names that Linux shows.
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use postread::image::{Image, ImageError};
+use postread_fsimage::ext4::{FileType, Inode};
+use serde::Serialize;
+
+use crate::exit::{CommandResult, Failure, Outcome};
+use crate::image::{ImageArgs, bytes_of, canonical, kind_name, mode_string, outcome_of, resolve, time_string};
+use crate::report::{ListReport, Name};
+use crate::text::{bytes_for_stderr, complain, output_failed, write_name};
+
+#[derive(Args, Debug)]
+pub(crate) struct LsArgs {
+    /// The image or block device
+    #[arg(value_name = "TARGET")]
+    target: PathBuf,
+    /// A directory or file in it [default: the root directory]
+    #[arg(value_name = "PATH")]
+    path: Option<OsString>,
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Modes, links, owners, sizes, times in UTC, targets
+    #[arg(short)]
+    long: bool,
+    /// Everything beneath, each with its path
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Inode numbers first
+    #[arg(short, long)]
+    inode: bool,
+    /// Print a report in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One entry of the report.
+#[derive(Serialize)]
+struct EntryReport {
+    #[serde(flatten)]
+    name: Name,
+    inode: u32,
+    /// Whether the name is a no-key name.
+    locked: bool,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    mode: String,
+    links: u16,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    modified: String,
+    encrypted: bool,
+    verity: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+enum Output {
+    Lines(Box<dyn Write>),
+    Json(ListReport<Box<dyn Write>>),
+}
+
+struct Listing<'a> {
+    args: &'a LsArgs,
+    image: Image,
+    output: Output,
+    terminal: bool,
+    outcome: Outcome,
+}
+
+pub(crate) fn run(args: &LsArgs) -> CommandResult {
+    let image = args.image.open(&args.target, false)?;
+    let path = args.path.as_deref().map_or(Vec::new(), |path| canonical(bytes_of(path)));
+    let inode = resolve(&image, &path)?;
+    let stdout: Box<dyn Write> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
+    let output = match args.json {
+        true => Output::Json(ListReport::begin(stdout, "postread-ls-1").map_err(output_failed)?),
+        false => Output::Lines(stdout),
+    };
+    let terminal = io::stdout().is_terminal();
+    let mut listing = Listing { args, image, output, terminal, outcome: Outcome::Good };
+    if !inode.is_dir() {
+        let name = path.rsplit(|&b| b == b'/').next().unwrap_or(&path).to_vec();
+        listing.show(&name, false, &inode)?;
+    } else if args.recursive {
+        listing.walk(&inode, &path)?;
+    } else {
+        listing.directory(&inode, &path)?;
+    }
+    match listing.output {
+        Output::Lines(mut out) => out.flush(),
+        Output::Json(report) => report.end(),
+    }
+    .map_err(output_failed)?;
+    Ok(listing.outcome)
+}
+
+impl Listing<'_> {
+    fn directory(&mut self, dir: &Inode, path: &[u8]) -> Result<(), Failure> {
+        let entries = self.image.read_dir(dir).map_err(|error| Failure::new(outcome_of(&error), error))?;
+        let mut sorted = Vec::new();
+        for entry in entries {
+            match entry {
+                Ok(entry) => sorted.push((entry.name, entry.no_key, entry.ino)),
+                Err(error) => self.broken(path, &error),
+            }
+        }
+        sorted.sort_unstable();
+        for (name, no_key, ino) in sorted {
+            match self.image.fs().inode(ino) {
+                Ok(inode) => self.show(&name, no_key, &inode)?,
+                Err(error) => self.broken(&[path, b"/", &name].concat(), &error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn walk(&mut self, dir: &Inode, path: &[u8]) -> Result<(), Failure> {
+        for visit in self.image.walk(dir.ino) {
+            match (visit.inode, visit.entry) {
+                (Ok(inode), Some(entry)) => self.show(&visit.path, entry.no_key, &inode)?,
+                (Ok(_), None) => {}
+                (Err(error), _) => self.broken(&[path, b"/", &visit.path].concat(), &error),
+            }
+        }
+        Ok(())
+    }
+
+    fn broken(&mut self, path: &[u8], error: &ImageError) {
+        self.outcome = self.outcome.worst(outcome_of(error));
+        complain(format_args!("{}: {error}", bytes_for_stderr(path)));
+    }
+
+    fn show(&mut self, name: &[u8], no_key: bool, inode: &Inode) -> Result<(), Failure> {
+        let target = if inode.file_type == FileType::Symlink && (self.args.long || self.args.json) {
+            match self.image.link_target(inode) {
+                Ok(target) => Some(target.target),
+                Err(error) => {
+                    self.broken(name, &error);
+                    None
+                }
+            }
+        } else {
+            None
+        };
+        match &mut self.output {
+            Output::Json(report) => report.push(&EntryReport {
+                name: Name::of_bytes(name),
+                inode: inode.ino,
+                locked: no_key,
+                kind: kind_name(inode.file_type),
+                mode: format!("{:04o}", inode.mode & 0o7777),
+                links: inode.nlink,
+                uid: inode.uid,
+                gid: inode.gid,
+                size: inode.size,
+                modified: time_string(inode.mtime),
+                encrypted: inode.is_encrypted(),
+                verity: inode.is_verity(),
+                target: target.map(|target| String::from_utf8_lossy(&target).into_owned()),
+            }),
+            Output::Lines(out) => line(out, self.args, self.terminal, name, inode, target.as_deref()),
+        }
+        .map_err(output_failed)
+    }
+}
+
+fn line(
+    out: &mut impl Write,
+    args: &LsArgs,
+    terminal: bool,
+    name: &[u8],
+    inode: &Inode,
+    target: Option<&[u8]>,
+) -> io::Result<()> {
+    if args.inode {
+        write!(out, "{:>8} ", inode.ino)?;
+    }
+    if args.long {
+        let size = match inode.device() {
+            Some((major, minor)) => format!("{major}, {minor}"),
+            None => inode.size.to_string(),
+        };
+        let (mode, time) = (mode_string(inode), time_string(inode.mtime));
+        write!(out, "{mode} {:>3} {:>5} {:>5} {size:>10} {time} ", inode.nlink, inode.uid, inode.gid)?;
+    }
+    write_name(out, name, terminal)?;
+    if let Some(target) = target {
+        out.write_all(b" -> ")?;
+        write_name(out, target, terminal)?;
+    }
+    out.write_all(b"\n")
+}

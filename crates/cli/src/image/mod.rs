@@ -1,0 +1,144 @@
+//! Images and block devices: the options that point into them, the keys, and the file system found there.
+
+mod entry;
+mod keys;
+mod layers;
+mod terminal;
+mod trusted;
+mod unlock;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use postread::image::{Image, ImageError, ImageErrorKind};
+use postread_fsimage::ext4::{FileType, Inode, Options};
+
+pub(crate) use entry::{canonical, mode_string, time_string};
+pub(crate) use keys::{KeyArgs, Secrets, read_secret};
+pub(crate) use layers::{Layer, Layers, look_into};
+pub(crate) use trusted::Trusted;
+pub(crate) use unlock::ToolMetadata;
+
+use crate::exit::{Failure, Outcome};
+use crate::text::name_for_stderr;
+
+/// `--part`, `--offset` and the keys.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ImageArgs {
+    /// The partition to read
+    #[arg(long, value_name = "N", conflicts_with = "offset")]
+    pub(crate) part: Option<u32>,
+    /// The byte that the file system begins at; K, M and G may follow
+    #[arg(long, value_name = "BYTES", value_parser = crate::read_options::parse_bytes)]
+    pub(crate) offset: Option<u64>,
+    #[command(flatten)]
+    pub(crate) keys: KeyArgs,
+}
+
+impl ImageArgs {
+    /// Whether an option was given that has a meaning for images only.
+    pub(crate) fn given(&self) -> bool {
+        self.part.is_some() || self.offset.is_some() || self.keys.given()
+    }
+
+    /// The file system, with the keys that were given. Where a passphrase is wanted and none was given, and `ask`, it
+    /// is asked for on a terminal.
+    pub(crate) fn open(&self, target: &Path, ask: bool) -> Result<Image, Failure> {
+        Ok(self.open_layers(target, ask)?.1)
+    }
+
+    /// The same, and the layers that were gone through.
+    pub(crate) fn open_layers(&self, target: &Path, ask: bool) -> Result<(Layers, Image), Failure> {
+        let mut secrets = self.keys.load()?;
+        let layers = look_into(target, self.part, self.offset)?;
+        let (metadata, data, start) = layers.file_system(target)?;
+        let keys = secrets.keyring()?;
+        let fail =
+            |error: ImageError| Failure::new(outcome_of(&error), format!("{}: {error}", name_for_stderr(target)));
+        let image = Image::open(metadata, data, start, keys, Options::default()).map_err(fail)?;
+        let image = unlock::unlock(image, &mut secrets, ask)?;
+        Ok((layers, image))
+    }
+}
+
+/// The inode that `path` names in the image.
+pub(crate) fn resolve(image: &Image, path: &[u8]) -> Result<Inode, Failure> {
+    image.resolve(path).map_err(|error| {
+        let outcome = outcome_of(&error);
+        let hint = match &error {
+            ImageError::NotFound { path } => locked_above(image, path),
+            _ => String::new(),
+        };
+        // A name that is not there because its directory is locked is a matter of the key.
+        let outcome = if hint.is_empty() { outcome } else { Outcome::Key };
+        Failure::new(outcome, format!("{}: {error}{hint}", crate::text::bytes_for_stderr(path)))
+    })
+}
+
+/// What to say where the directory of a name that is not found shows no-key names.
+fn locked_above(image: &Image, path: &[u8]) -> String {
+    let parent = path.iter().rposition(|&b| b == b'/').map_or(&[][..], |at| &path[..at]);
+    let missing = image.resolve(parent).ok().and_then(|dir| image.names(&dir).ok()?.missing().cloned());
+    missing.map_or(String::new(), |missing| format!(" (its directory is locked: {missing})"))
+}
+
+/// The exit status for what went wrong within an image.
+pub(crate) fn outcome_of(error: &ImageError) -> Outcome {
+    match error.kind() {
+        ImageErrorKind::Key => Outcome::Key,
+        ImageErrorKind::Corrupt => Outcome::Integrity,
+        ImageErrorKind::Io => Outcome::Environment,
+        _ => Outcome::Usage,
+    }
+}
+
+/// The key that an encrypted directory lacks, where its names are no-key names.
+pub(crate) fn locked(image: &Image, inode: &Inode) -> Result<Option<ImageError>, ImageError> {
+    let Some(context) = image.context(inode)? else { return Ok(None) };
+    match image.keys().find(&context.policy) {
+        Ok(_) => Ok(image.key_trouble(inode, &context).map(|error| ImageError::Key { ino: inode.ino, error })),
+        Err(missing) => Ok(Some(ImageError::MissingKey { ino: inode.ino, missing })),
+    }
+}
+
+/// A path in the image as an argument gives it.
+pub(crate) fn bytes_of(path: &std::ffi::OsStr) -> &[u8] {
+    std::os::unix::ffi::OsStrExt::as_bytes(path)
+}
+
+/// A kind as reports name it.
+pub(crate) fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "link",
+        FileType::CharDevice => "character device",
+        FileType::BlockDevice => "block device",
+        FileType::Fifo => "pipe",
+        FileType::Socket => "socket",
+        _ => "unknown",
+    }
+}
+
+/// Reads a whole unencrypted file of the image, at most `limit` bytes.
+pub(crate) fn read_plain(image: &Image, file: &Inode, limit: u64) -> Result<Option<Vec<u8>>, ImageError> {
+    if file.file_type != FileType::Regular || file.is_encrypted() || file.size > limit {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; file.size as usize];
+    image.fs().open_raw(file)?.read_raw_at(&mut bytes, 0)?;
+    Ok(Some(bytes))
+}
+
+/// Opens a target read-only.
+pub(crate) fn open_target(path: &Path) -> Result<std::fs::File, Failure> {
+    let fail = |error: std::io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(path)));
+    let file = std::fs::File::open(path).map_err(fail)?;
+    if file.metadata().map_err(fail)?.is_dir() {
+        return Err(Failure::usage(format!("{}: a directory, not an image", name_for_stderr(path))));
+    }
+    Ok(file)
+}
+
+/// A secret's name on the command line, `-` for standard input.
+pub(crate) type SecretFile = PathBuf;

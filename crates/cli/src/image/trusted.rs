@@ -1,0 +1,69 @@
+//! Digests that the caller trusts, for files of an image.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use postread_verity::{FileDigest, list};
+
+use super::canonical;
+use crate::exit::Failure;
+use crate::text::name_for_stderr;
+
+/// The longest line of a list: a digest and a path.
+const LINE_MAX: u64 = 64 << 10;
+
+/// Trusted digests by path.
+#[derive(Debug, Default)]
+pub(crate) struct Trusted {
+    by_path: HashMap<Vec<u8>, FileDigest>,
+    /// For the only file there is.
+    only: Option<FileDigest>,
+}
+
+impl Trusted {
+    /// Reads a list, and takes the digest of a single file.
+    pub(crate) fn load(digests: Option<&Path>, only: Option<FileDigest>) -> Result<Self, Failure> {
+        let mut by_path = HashMap::new();
+        let Some(path) = digests else { return Ok(Self { by_path, only }) };
+        let name = || name_for_stderr(path);
+        let io = |error: std::io::Error| Failure::environment(format!("{}: {error}", name()));
+        let mut file = BufReader::new(File::open(path).map_err(io)?);
+        let mut line = Vec::new();
+        for number in 1u64.. {
+            line.clear();
+            std::io::Read::take(&mut file, LINE_MAX).read_until(b'\n', &mut line).map_err(io)?;
+            if line.is_empty() {
+                break;
+            }
+            if line.len() as u64 == LINE_MAX {
+                return Err(Failure::usage(format!("{}: line {number} is too long", name())));
+            }
+            if line.last() == Some(&b'\n') {
+                line.pop();
+            }
+            let entry = list::parse_line(&line)
+                .map_err(|error| Failure::usage(format!("{}: line {number}: {error}", name())))?;
+            if let Some(entry) = entry {
+                by_path.insert(canonical(&entry.name), entry.digest);
+            }
+        }
+        Ok(Self { by_path, only })
+    }
+
+    /// Whether any was given.
+    pub(crate) fn any(&self) -> bool {
+        self.only.is_some() || !self.by_path.is_empty()
+    }
+
+    /// The digest for a path of the image.
+    pub(crate) fn get(&self, path: &[u8]) -> Option<&FileDigest> {
+        self.only.as_ref().or_else(|| self.by_path.get(path))
+    }
+
+    /// The paths of the list.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        self.by_path.keys().map(Vec::as_slice)
+    }
+}
