@@ -13,43 +13,43 @@ use crate::digest::FileDigest;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
-    /// Not a PKCS#7 message [`EBADMSG`].
+    /// Not a PKCS#7 message (`EBADMSG`).
     #[error("malformed signature: {detail}")]
     Malformed {
         /// What the parser said.
         detail: String,
     },
-    /// Longer than a descriptor can hold [`EMSGSIZE`].
+    /// Longer than a descriptor can hold (`EMSGSIZE`).
     #[error("a signature of {len} bytes is longer than {MAX_SIGNATURE_SIZE}")]
     TooLong {
         /// Its length, in bytes.
         len: usize,
     },
-    /// Another kind of message than signed data [`EBADMSG`].
+    /// Another kind of message than signed data (`EBADMSG`).
     #[error("the PKCS#7 message is of type {oid}, not signed data")]
     NotSignedData {
         /// The type's object identifier.
         oid: String,
     },
-    /// The message contains, or is about, other data than the bare file digest [`EBADMSG`].
+    /// The message contains, or is about, other data than the bare file digest (`EBADMSG`).
     #[error("the signature is not detached from plain data")]
     NotDetached,
     /// There are signed attributes: what is signed is not the file digest alone.
     #[error("the signature has signed attributes, which fs-verity signatures do not have")]
     SignedAttributes,
-    /// No signer's certificate is among those given [`ENOKEY`].
+    /// No signer's certificate is among those given (`ENOKEY`).
     #[error("no certificate given is that of a signer: signed by {}", signers.join(" and "))]
     NoCertificate {
         /// The signers: issuer and serial number, or key identifier.
         signers: Vec<String>,
     },
-    /// An algorithm that is not supported [`ENOPKG`].
+    /// An algorithm that is not supported (`ENOPKG`).
     #[error("unsupported signature algorithm {oid}")]
     Unsupported {
         /// Its object identifier.
         oid: String,
     },
-    /// The signature is not one of this file digest by this certificate's key [`EKEYREJECTED`].
+    /// The signature is not one of this file digest by this certificate's key (`EKEYREJECTED`).
     #[error("the signature is not one of digest {digest} by the key of {subject}")]
     Rejected {
         /// The file digest.
