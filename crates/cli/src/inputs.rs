@@ -147,10 +147,10 @@ impl Directory {
     }
 
     fn next(&mut self) -> Option<io::Result<(PathBuf, Kind)>> {
-        if self.next == self.run.len() {
-            if let Err(error) = self.refill() {
-                return Some(Err(error));
-            }
+        if self.next == self.run.len()
+            && let Err(error) = self.refill()
+        {
+            return Some(Err(error));
         }
         let &(start, end, kind) = self.run.get(self.next)?;
         self.next += 1;

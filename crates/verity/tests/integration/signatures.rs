@@ -124,7 +124,7 @@ fn the_same_bytes_as_fsverity_sign() {
         let stored = descriptor.with_signature(ours).unwrap().to_bytes_with_signature();
         let read = Descriptor::parse(&stored).unwrap();
         assert_eq!(read.signature(), Some(&theirs[..]));
-        verify(read.signature().unwrap(), &read.file_digest(), &[signer.cert.clone()]).unwrap();
+        verify(read.signature().unwrap(), &read.file_digest(), std::slice::from_ref(&signer.cert)).unwrap();
     }
 }
 
@@ -206,7 +206,7 @@ fn forms_of_keys() {
             format!("-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n{traditional}");
         for form in [&traditional, &with_more] {
             let key = SigningKey::from_pem(form).unwrap();
-            verify(&sign(&digest, &key, &signer.cert).unwrap(), &digest, &[signer.cert.clone()]).unwrap();
+            verify(&sign(&digest, &key, &signer.cert).unwrap(), &digest, std::slice::from_ref(&signer.cert)).unwrap();
         }
         let encrypted = pem(&["pkey", "-in", file, "-aes256", "-passout", "pass:x"]);
         assert_eq!(SigningKey::from_pem(&encrypted).unwrap_err(), KeyError::Encrypted);
