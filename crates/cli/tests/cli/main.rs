@@ -4,6 +4,7 @@ mod check;
 mod common;
 mod digest;
 mod kernel;
+mod lab;
 mod manual;
 mod schemas;
 mod sign;

@@ -17,7 +17,7 @@ sys.exit(1 if errors else 0)
 ";
 
 /// Is the validator there? If not, the test is skipped, or fails if everything is required.
-fn have_validator(test: &str) -> bool {
+pub(crate) fn have_validator(test: &str) -> bool {
     let found = Command::new("python3").args(["-c", "import jsonschema; jsonschema.Draft202012Validator"]).output();
     let found = found.is_ok_and(|output| output.status.success());
     if !found {
@@ -43,7 +43,7 @@ fn validate(report: &[u8]) -> Result<(), String> {
 }
 
 #[track_caller]
-fn valid(report: &[u8]) {
+pub(crate) fn valid(report: &[u8]) {
     assert_eq!(validate(report), Ok(()));
 }
 
