@@ -3,6 +3,7 @@
 mod commands;
 mod digest_files;
 mod exit;
+mod extract;
 mod hash_options;
 mod image;
 mod inputs;
@@ -43,6 +44,8 @@ enum Command {
     Inspect(Box<commands::inspect::InspectArgs>),
     /// List directories of an image
     Ls(Box<commands::ls::LsArgs>),
+    /// Extract files of an image, decrypted and verified, or their ciphertext
+    Extract(Box<commands::extract::ExtractArgs>),
     /// Names of master keys
     Key(commands::key::KeyCommand),
     /// Sign a file's fs-verity digest
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Ls(args) => commands::ls::run(&args),
+        Command::Extract(args) => commands::extract::run(&args),
         Command::Key(command) => commands::key::run(&command),
         Command::Sign(args) => commands::sign::run(&args),
         Command::Measure(args) => commands::measure::run(&args),

@@ -5,6 +5,7 @@ pub(crate) mod cat_image;
 pub(crate) mod check;
 pub(crate) mod digest;
 pub(crate) mod enable;
+pub(crate) mod extract;
 pub(crate) mod inspect;
 mod inspect_text;
 pub(crate) mod key;

@@ -1,0 +1,136 @@
+//! `postread extract`: a tree out of an image, or its ciphertext, or a tree out of that.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::exit::{CommandResult, Failure};
+use crate::extract::{Counts, Extraction, Settings, ciphertext, from_image, restore};
+use crate::image::{ImageArgs, Trusted, bytes_of, canonical, resolve};
+use crate::progress::Progress;
+use crate::read_options::{ReadOptions, StatsReport};
+use crate::report::{ListReport, write_report};
+use crate::text::output_failed;
+
+#[derive(Args, Debug)]
+pub(crate) struct ExtractArgs {
+    /// The image or block device
+    #[arg(value_name = "TARGET", required_unless_present = "from_ciphertext", conflicts_with = "from_ciphertext")]
+    target: Option<PathBuf>,
+    /// A directory in it, whose contents are extracted, or a file [default: the root directory]
+    #[arg(value_name = "PATH")]
+    path: Option<OsString>,
+    /// The directory to extract into; it is made if it is not there
+    #[arg(short = 'C', long = "directory", value_name = "DIR")]
+    directory: PathBuf,
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Save encrypted files as they are, with what a key needs to restore them later
+    #[arg(long, conflicts_with_all = ["from_ciphertext", "keep_going", "privileged", "digests", "jobs"])]
+    ciphertext: bool,
+    /// Restore what --ciphertext saved in SAVED
+    #[arg(long, value_name = "SAVED", conflicts_with_all = ["part", "offset", "digests", "passphrase_file"])]
+    from_ciphertext: Option<PathBuf>,
+    /// Trusted digests of files, as `fsverity digest` prints them, with their paths in the image
+    #[arg(long, value_name = "LIST")]
+    digests: Option<PathBuf>,
+    /// Keep the good parts of damaged files, with holes where bad blocks were
+    #[arg(long)]
+    keep_going: bool,
+    /// Also set-id bits, device nodes, and extended attributes other than user.* and access control lists
+    #[arg(long)]
+    privileged: bool,
+    /// Files written at once [default: the number of CPUs]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    #[command(flatten)]
+    read: ReadOptions,
+    /// Print a report in JSON
+    #[arg(long)]
+    json: bool,
+    /// Print no summary and show no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
+    let progress = Progress::new(args.quiet);
+    let path = args.path.as_deref().map_or(Vec::new(), |path| canonical(bytes_of(path)));
+    if args.ciphertext {
+        return save(args, &path, &progress);
+    }
+    let engine = args.read.engine()?;
+    let trusted = Trusted::load(args.digests.as_deref(), None)?;
+    let settings = Settings {
+        engine: &engine,
+        progress: &progress,
+        trusted: &trusted,
+        privileged: args.privileged,
+        keep_going: args.keep_going,
+        threads: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+    };
+    let (outcome, counts) = match (&args.target, &args.from_ciphertext) {
+        (_, Some(saved)) => {
+            let secrets = args.image.keys.load()?;
+            let keys = secrets.keyring()?;
+            let saved = restore::Saved::open(saved, &keys)?;
+            Extraction::open(&settings, None, &args.directory, report(args)?)?.run(|feed| saved.walk(feed))?
+        }
+        (Some(target), None) => {
+            let image = args.image.open(target, true)?;
+            let inode = resolve(&image, &path)?;
+            let extraction = Extraction::open(&settings, Some(&image), &args.directory, report(args)?)?;
+            extraction.run(|feed| from_image::walk(feed, &image, inode, &path))?
+        }
+        (None, None) => return Err(Failure::usage("extract what? give a TARGET")),
+    };
+    progress.finish();
+    if args.read.stats {
+        StatsReport::of(&engine).tell();
+    }
+    if !args.json && !args.quiet {
+        tell(&counts).map_err(output_failed)?;
+    }
+    Ok(outcome)
+}
+
+fn report(args: &ExtractArgs) -> Result<Option<ListReport<Box<dyn Write + Send>>>, Failure> {
+    let begin = || ListReport::begin(Box::new(io::stdout()) as Box<dyn Write + Send>, "postread-extract-1");
+    args.json.then(begin).transpose().map_err(output_failed)
+}
+
+fn tell(counts: &Counts) -> io::Result<()> {
+    let Counts { files, bytes, already_there, directories, others, failed, .. } = counts;
+    let mut out = io::stdout();
+    write!(out, "extracted {files} files ({bytes} bytes), {directories} directories, {others} links and others")?;
+    if *already_there > 0 {
+        write!(out, "; {already_there} files were there already")?;
+    }
+    if *failed > 0 {
+        write!(out, "; {failed} failed or were left out")?;
+    }
+    writeln!(out)
+}
+
+fn save(args: &ExtractArgs, path: &[u8], progress: &Progress) -> CommandResult {
+    let target = args.target.as_deref().ok_or_else(|| Failure::usage("extract what? give a TARGET"))?;
+    let image = args.image.open(target, false)?;
+    let inode = resolve(&image, path)?;
+    if !inode.is_dir() {
+        return Err(Failure::usage("--ciphertext takes a directory"));
+    }
+    let (outcome, saved) = ciphertext::save(&image, &inode, &args.directory, progress)?;
+    progress.finish();
+    let mut out = io::stdout();
+    if args.json {
+        write_report(out, "postread-ciphertext-1", &saved).map_err(output_failed)?;
+    } else if !args.quiet {
+        let ciphertext::Saved { files, bytes, directories, links, failed, .. } = saved;
+        let failed = if failed > 0 { format!("; {failed} failed") } else { String::new() };
+        writeln!(out, "saved {files} files ({bytes} bytes), {directories} directories, {links} links{failed}")
+            .map_err(output_failed)?;
+    }
+    Ok(outcome)
+}

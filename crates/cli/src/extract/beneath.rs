@@ -1,0 +1,220 @@
+//! Making files beneath one directory, whatever names and links an image holds: no path leaves it.
+//!
+//! Every directory is opened from the top one with `openat2` (beneath it, without symbolic links), and what is made is
+//! made by a single name in a directory so opened.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawMode, ResolveFlags, openat2};
+
+/// Longest path given to one call; longer ones are opened in steps.
+const STEP_MAX: usize = 2048;
+
+/// Where unfinished files lie, within the top directory.
+pub(super) const PARTIAL: &str = ".postread-partial";
+
+/// Why a name from an image is not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BadName {
+    Empty,
+    Dots,
+    Slash,
+    Nul,
+    TooLong,
+}
+
+impl fmt::Display for BadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "refused: its name is empty",
+            Self::Dots => "refused: its name is . or ..",
+            Self::Slash => "refused: its name holds a slash",
+            Self::Nul => "refused: its name holds a NUL",
+            Self::TooLong => "refused: its name is longer than 255 bytes",
+        })
+    }
+}
+
+/// Whether a name may be made in a directory.
+pub(super) fn check_name(name: &[u8]) -> Result<(), BadName> {
+    match name {
+        b"" => Err(BadName::Empty),
+        b"." | b".." => Err(BadName::Dots),
+        _ if name.contains(&b'/') => Err(BadName::Slash),
+        _ if name.contains(&0) => Err(BadName::Nul),
+        _ if name.len() > 255 => Err(BadName::TooLong),
+        _ => Ok(()),
+    }
+}
+
+/// The directory that all is made in.
+pub(super) struct Beneath {
+    top: Arc<OwnedFd>,
+    partial: OwnedFd,
+}
+
+impl Beneath {
+    /// Makes the directory if it is not there, and opens it.
+    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let top: OwnedFd = File::open(dir)?.into();
+        match rustix::fs::mkdirat(&top, PARTIAL, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let partial = open_dir(top.as_fd(), PARTIAL.as_bytes())?;
+        Ok(Self { top: Arc::new(top), partial })
+    }
+
+    /// The directory at `path`, names with slashes between them; the top one for an empty path.
+    pub(super) fn directory(&self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
+        if path.is_empty() {
+            return Ok(self.top.clone());
+        }
+        let mut rest = path;
+        let mut at: Option<OwnedFd> = None;
+        while !rest.is_empty() {
+            let cut = match rest.get(..STEP_MAX) {
+                None => rest.len(),
+                Some(head) => head.iter().rposition(|&b| b == b'/').ok_or(io::ErrorKind::InvalidFilename)?,
+            };
+            let from = at.as_ref().map_or(self.top.as_fd(), AsFd::as_fd);
+            at = Some(open_dir(from, &rest[..cut])?);
+            rest = rest[cut..].strip_prefix(b"/").unwrap_or(&rest[cut..]);
+        }
+        at.map(Arc::new).ok_or_else(|| io::ErrorKind::InvalidFilename.into())
+    }
+
+    /// A new unfinished file.
+    pub(super) fn begin(&self, tag: &str) -> io::Result<File> {
+        match rustix::fs::unlinkat(&self.partial, tag, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.partial, tag, flags, Mode::RUSR | Mode::WUSR)?.into())
+    }
+
+    /// Gives an unfinished file its name.
+    pub(super) fn finish(&self, tag: &str, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.partial, tag, dir, name)?)
+    }
+
+    /// Takes an unfinished file away.
+    pub(super) fn abandon(&self, tag: &str) {
+        let _ = rustix::fs::unlinkat(&self.partial, tag, AtFlags::empty());
+    }
+
+    /// Takes the directory of unfinished files away, if nothing is left in it.
+    pub(super) fn close(self) {
+        let _ = rustix::fs::unlinkat(&self.top, PARTIAL, AtFlags::REMOVEDIR);
+    }
+}
+
+fn open_dir(from: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(from, path, flags, Mode::empty(), resolve)?)
+}
+
+/// Makes a directory, or takes the one that is there.
+pub(super) fn make_directory(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    match rustix::fs::mkdirat(dir, name, Mode::RWXU) {
+        Err(rustix::io::Errno::EXIST) => {
+            // A link or a file of that name is not what was asked for.
+            let found = stat(dir, name)?.ok_or(io::ErrorKind::NotFound)?;
+            if FileType::from_raw_mode(found.st_mode as RawMode) != FileType::Directory {
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "something that is no directory is in the way",
+                ));
+            }
+            Ok(())
+        }
+        other => Ok(other?),
+    }
+}
+
+/// What is at a name, links not followed; nothing where there is nothing.
+pub(super) fn stat(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<rustix::fs::Stat>> {
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => Ok(Some(found)),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes away what is at a name, a directory excepted.
+pub(super) fn clear(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for (name, wanted) in [
+            (&b""[..], BadName::Empty),
+            (b".", BadName::Dots),
+            (b"..", BadName::Dots),
+            (b"a/b", BadName::Slash),
+            (b"/", BadName::Slash),
+            (b"a\0b", BadName::Nul),
+            (&[b'x'; 256], BadName::TooLong),
+        ] {
+            assert_eq!(check_name(name), Err(wanted));
+        }
+        for name in [&b"..."[..], b" ", b"\x1b[31m", b"\xff", &[b'x'; 255]] {
+            assert_eq!(check_name(name), Ok(()));
+        }
+    }
+
+    #[test]
+    fn links_and_dots_do_not_lead_out() {
+        let outside = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("in")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("in", dir.path().join("inner")).unwrap();
+        let top = Beneath::open(dir.path()).unwrap();
+        top.directory(b"in").unwrap();
+        let absolute = outside.path().as_os_str().as_bytes();
+        for path in [&b"link"[..], b"inner", b"..", b"in/../..", absolute] {
+            assert!(top.directory(path).is_err(), "{}", path.escape_ascii());
+        }
+        let here = top.directory(b"").unwrap();
+        assert!(make_directory(here.as_fd(), b"link").is_err());
+        top.close();
+        assert!(!dir.path().join(PARTIAL).exists());
+    }
+
+    #[test]
+    fn long_paths_are_opened_in_steps() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = Beneath::open(dir.path()).unwrap();
+        let name = [b'd'; 200];
+        let mut path = Vec::new();
+        for _ in 0..30 {
+            let parent = top.directory(&path).unwrap();
+            make_directory(parent.as_fd(), &name).unwrap();
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&name);
+        }
+        assert!(path.len() > 4096);
+        top.directory(&path).unwrap();
+    }
+}

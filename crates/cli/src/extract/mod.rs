@@ -1,0 +1,346 @@
+//! Trees put down beneath a directory: several files at once, links and attributes behind them, all that fails told.
+
+mod attributes;
+mod beneath;
+pub(crate) mod ciphertext;
+mod file_job;
+pub(crate) mod from_image;
+pub(crate) mod restore;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use postread::Engine;
+use postread::image::Image;
+use serde::Serialize;
+
+use attributes::{Allowed, Attributes};
+use beneath::{Beneath, check_name};
+use file_job::FileJob;
+
+use crate::exit::{Failure, Outcome};
+use crate::image::Trusted;
+use crate::progress::Progress;
+use crate::report::{ListReport, Name};
+use crate::text::{bytes_for_stderr, complain, name_for_stderr};
+
+/// Files found and not yet taken by a thread.
+const WAITING: usize = 64;
+
+/// How to extract.
+pub(crate) struct Settings<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) progress: &'a Progress,
+    pub(crate) trusted: &'a Trusted,
+    pub(crate) privileged: bool,
+    pub(crate) keep_going: bool,
+    pub(crate) threads: usize,
+}
+
+/// One entry of the report: what failed, and the whole at the end.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Entry {
+    Error {
+        #[serde(flatten)]
+        name: Name,
+        error: String,
+        exit_status: u8,
+    },
+    Summary(Counts),
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Counts {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    /// Files that were there already.
+    pub(crate) already_there: u64,
+    pub(crate) directories: u64,
+    /// Symbolic and hard links, pipes, sockets, devices.
+    pub(crate) others: u64,
+    pub(crate) failed: u64,
+    pub(crate) exit_status: u8,
+}
+
+struct Shared {
+    counts: Counts,
+    outcome: Outcome,
+    report: Option<ListReport<Box<dyn Write + Send>>>,
+    broken: Option<io::Error>,
+    /// Extended attributes that the file system beneath does not take, by name.
+    left_out: HashSet<Vec<u8>>,
+}
+
+/// A hard link that waits for its file.
+struct HardLink {
+    path: Vec<u8>,
+    first: Vec<u8>,
+}
+
+/// A tree being put down.
+pub(crate) struct Extraction<'a> {
+    settings: &'a Settings<'a>,
+    image: Option<&'a Image>,
+    top: Beneath,
+    allowed: Allowed,
+    shared: Mutex<Shared>,
+}
+
+/// What the walk keeps for the end, and where it puts files.
+pub(crate) struct Feed<'a> {
+    extraction: &'a Extraction<'a>,
+    sender: SyncSender<FileJob>,
+    directories: Vec<(Vec<u8>, Attributes)>,
+    /// The first path of each inode of several names.
+    first: HashMap<u32, Vec<u8>>,
+    links: Vec<HardLink>,
+    parent: Option<(Vec<u8>, Arc<OwnedFd>)>,
+}
+
+/// A path's directory and name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&b| b == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+impl<'a> Extraction<'a> {
+    pub(crate) fn open(
+        settings: &'a Settings<'a>,
+        image: Option<&'a Image>,
+        dir: &Path,
+        report: Option<ListReport<Box<dyn Write + Send>>>,
+    ) -> Result<Self, Failure> {
+        let top =
+            Beneath::open(dir).map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(dir))))?;
+        let owners = rustix::process::geteuid().is_root();
+        let shared = Shared {
+            counts: Counts::default(),
+            outcome: Outcome::Good,
+            report,
+            broken: None,
+            left_out: HashSet::new(),
+        };
+        let allowed = Allowed { owners, privileged: settings.privileged };
+        Ok(Self { settings, image, top, allowed, shared: Mutex::new(shared) })
+    }
+
+    /// Lets `walk` find what there is, with threads that write files meanwhile; then the links, then the directories'
+    /// attributes.
+    pub(crate) fn run(self, walk: impl FnOnce(&mut Feed<'_>)) -> Result<(Outcome, Counts), Failure> {
+        let (links, directories) = std::thread::scope(|scope| {
+            let (sender, receiver) = sync_channel::<FileJob>(WAITING);
+            let receiver = Arc::new(Mutex::new(receiver));
+            for _ in 0..self.settings.threads.max(1) {
+                let (receiver, this) = (receiver.clone(), &self);
+                scope.spawn(move || {
+                    loop {
+                        let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                        let Ok(job) = job else { return };
+                        this.file(job);
+                    }
+                });
+            }
+            drop(receiver);
+            let mut feed = Feed {
+                extraction: &self,
+                sender,
+                directories: Vec::new(),
+                first: HashMap::new(),
+                links: Vec::new(),
+                parent: None,
+            };
+            walk(&mut feed);
+            (feed.links, feed.directories)
+        });
+        for link in &links {
+            match self.hard_link(link) {
+                Ok(()) => self.shared().counts.others += 1,
+                Err(error) => self.failed(&link.path, &error, Outcome::Environment),
+            }
+        }
+        // What is within changes a directory's time, and its mode may forbid to write there.
+        for (path, attributes) in directories.iter().rev() {
+            let put = attributes::put_on_directory(&self.top, path, attributes, self.allowed);
+            self.attributes_put(path, put);
+        }
+        self.end()
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells what failed; the rest goes on.
+    fn failed(&self, path: &[u8], error: &dyn Display, outcome: Outcome) {
+        let mut shared = self.shared();
+        shared.outcome = shared.outcome.worst(outcome);
+        shared.counts.failed += 1;
+        complain(format_args!("{}: {error}", bytes_for_stderr(path)));
+        let name = Name::of_bytes(path);
+        let entry = Entry::Error { name, error: error.to_string(), exit_status: outcome.code() };
+        if let Some(report) = &mut shared.report
+            && let Err(error) = report.push(&entry)
+        {
+            shared.broken = Some(error);
+        }
+    }
+
+    fn attributes_put(&self, path: &[u8], put: io::Result<Vec<Vec<u8>>>) {
+        match put {
+            Ok(left_out) => self.shared().left_out.extend(left_out),
+            Err(error) => self.failed(path, &format_args!("its attributes: {error}"), Outcome::Environment),
+        }
+    }
+
+    fn hard_link(&self, link: &HardLink) -> io::Result<()> {
+        let (from_dir, from_name) = split(&link.first);
+        let (to_dir, to_name) = split(&link.path);
+        let (from_dir, to_dir) = (self.top.directory(from_dir)?, self.top.directory(to_dir)?);
+        let wanted = beneath::stat(from_dir.as_fd(), from_name)?.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("the file of the same inode, {}, was not extracted", link.first.escape_ascii()),
+            )
+        })?;
+        if let Some(found) = beneath::stat(to_dir.as_fd(), to_name)?
+            && (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
+        {
+            return Ok(());
+        }
+        beneath::clear(to_dir.as_fd(), to_name)?;
+        Ok(rustix::fs::linkat(&from_dir, from_name, &to_dir, to_name, rustix::fs::AtFlags::empty())?)
+    }
+
+    fn end(self) -> Result<(Outcome, Counts), Failure> {
+        self.top.close();
+        let shared = self.shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for name in &shared.left_out {
+            let name = bytes_for_stderr(name);
+            complain(format_args!("warning: the file system does not take the extended attribute {name}: left out"));
+        }
+        if let Some(error) = shared.broken {
+            return Err(crate::text::output_failed(error));
+        }
+        let counts = Counts { exit_status: shared.outcome.code(), ..shared.counts };
+        if let Some(mut report) = shared.report {
+            report.push(&Entry::Summary(counts)).and_then(|()| report.end()).map_err(crate::text::output_failed)?;
+        }
+        Ok((shared.outcome, counts))
+    }
+}
+
+impl Feed<'_> {
+    fn failed(&self, path: &[u8], error: &dyn Display, outcome: Outcome) {
+        self.extraction.failed(path, error, outcome);
+    }
+
+    /// Whether the last name of `path` may be made; told where not.
+    fn name_is_fine(&self, path: &[u8], name: &[u8]) -> bool {
+        let outcome = check_name(name).map_err(|bad| bad.to_string()).and_then(|()| match path {
+            path if path == beneath::PARTIAL.as_bytes() => Err("refused: unfinished files lie there".to_owned()),
+            _ => Ok(()),
+        });
+        outcome.inspect_err(|why| self.failed(path, why, Outcome::Usage)).is_ok()
+    }
+
+    fn parent(&mut self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
+        let (dir, _) = split(path);
+        if let Some((last, fd)) = &self.parent
+            && last == dir
+        {
+            return Ok(fd.clone());
+        }
+        let fd = self.extraction.top.directory(dir)?;
+        self.parent = Some((dir.to_vec(), fd.clone()));
+        Ok(fd)
+    }
+
+    /// A directory. False where it could not be made, so that nothing within it can be.
+    fn directory(&mut self, path: &[u8], attributes: Attributes) -> bool {
+        let made = self.parent(path).and_then(|dir| {
+            beneath::make_directory(dir.as_fd(), split(path).1)?;
+            // An earlier run may have left it without the right to write.
+            let own = self.extraction.top.directory(path)?;
+            Ok(rustix::fs::fchmod(&*own, rustix::fs::Mode::RWXU)?)
+        });
+        if let Err(error) = made {
+            self.failed(path, &error, Outcome::Environment);
+            return false;
+        }
+        self.extraction.shared().counts.directories += 1;
+        self.directories.push((path.to_vec(), attributes));
+        true
+    }
+
+    /// A symbolic link.
+    fn symlink(&mut self, path: &[u8], target: &[u8], attributes: &Attributes) {
+        if target.is_empty() || target.contains(&0) {
+            return self.failed(path, &"refused: its target is empty or holds a NUL", Outcome::Usage);
+        }
+        let (_, name) = split(path);
+        let made = self.parent(path).and_then(|dir| {
+            beneath::clear(dir.as_fd(), name)?;
+            rustix::fs::symlinkat(target, &dir, name)?;
+            attributes.put_at(dir.as_fd(), name, true, self.extraction.allowed)
+        });
+        self.made(path, made);
+    }
+
+    /// A pipe, a socket, or (with the privilege) a device.
+    fn special(&mut self, path: &[u8], mode: u16, device: (u32, u32), attributes: &Attributes) {
+        let kind = rustix::fs::FileType::from_raw_mode(mode.into());
+        let is_device = matches!(kind, rustix::fs::FileType::CharacterDevice | rustix::fs::FileType::BlockDevice);
+        if is_device && !self.extraction.allowed.privileged {
+            return self.failed(path, &"a device node is only made with --privileged", Outcome::Good);
+        }
+        let (_, name) = split(path);
+        let made = self.parent(path).and_then(|dir| {
+            beneath::clear(dir.as_fd(), name)?;
+            let number = rustix::fs::makedev(device.0, device.1);
+            rustix::fs::mknodat(&dir, name, kind, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR, number)?;
+            attributes.put_at(dir.as_fd(), name, false, self.extraction.allowed)
+        });
+        self.made(path, made);
+    }
+
+    fn made(&self, path: &[u8], made: io::Result<()>) {
+        match made {
+            Ok(()) => self.extraction.shared().counts.others += 1,
+            Err(error) => self.failed(path, &error, Outcome::Environment),
+        }
+    }
+
+    /// Whether this is another name of an inode that came before; it is then linked at the end.
+    fn is_another_name(&mut self, path: &[u8], ino: u32, names: u16) -> bool {
+        if names < 2 {
+            return false;
+        }
+        if let Some(first) = self.first.get(&ino) {
+            self.links.push(HardLink { path: path.to_vec(), first: first.clone() });
+            return true;
+        }
+        self.first.insert(ino, path.to_vec());
+        false
+    }
+
+    /// A regular file, written by one of the threads.
+    fn file(&mut self, path: &[u8], ino: u32, size: u64, from: file_job::From, attributes: Attributes) {
+        match self.parent(path) {
+            Ok(dir) => {
+                let job = FileJob { path: path.to_vec(), dir, ino, size, from, attributes };
+                // The threads live as long as this end does.
+                let _ = self.sender.send(job);
+            }
+            Err(error) => self.failed(path, &error, Outcome::Environment),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! `extract --from-ciphertext`: files out of what `--ciphertext` saved, without the image.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use postread::image::DecryptStep;
+use postread::{ExtentMap, MappedExtent, Plan};
+use postread_fscrypt::{ContentsKey, Context, InodeFacts, Keyring, MasterKey, NameKey};
+use postread_fsimage::ext4::Timestamp;
+use postread_io::{PreadConfig, PreadOptions, PreadPool};
+
+use super::ciphertext::{DATA, Entry, FORMAT, Header, Kind, MANIFEST, line_name};
+use super::{Attributes, Feed, file_job};
+use crate::exit::{Failure, Outcome};
+use crate::text::name_for_stderr;
+
+/// The longest line: a file of very many extents.
+const LINE_MAX: u64 = 64 << 20;
+/// The longest path that is made.
+const PATH_MAX: usize = 64 << 10;
+
+/// A directory that was met.
+struct Directory {
+    /// From the top; none where it could not be made.
+    path: Option<Vec<u8>>,
+    ino: u32,
+    context: Option<Context>,
+}
+
+/// What was saved, opened.
+pub(crate) struct Saved<'a> {
+    dir: &'a Path,
+    keys: &'a Keyring,
+    manifest: BufReader<File>,
+    number: u64,
+    facts: InodeFacts,
+    directories: HashMap<u32, Directory>,
+    /// The name key of the directory met last.
+    names: Option<(u32, NameKey)>,
+    pool: PreadPool,
+}
+
+/// Why an entry is not restored.
+#[derive(Debug)]
+struct Trouble(Outcome, String);
+
+fn malformed(what: impl std::fmt::Display) -> Trouble {
+    Trouble(Outcome::Usage, what.to_string())
+}
+
+fn bytes(hex: &str) -> Result<Vec<u8>, Trouble> {
+    hex::decode(hex).map_err(malformed)
+}
+
+fn context_of(hex: Option<&String>) -> Result<Option<Context>, Trouble> {
+    hex.map(|hex| Context::parse(&bytes(hex)?).map_err(malformed)).transpose()
+}
+
+impl<'a> Saved<'a> {
+    /// Opens what `--ciphertext` saved in `dir`.
+    pub(crate) fn open(dir: &'a Path, keys: &'a Keyring) -> Result<Self, Failure> {
+        let path = dir.join(MANIFEST);
+        let io = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(&path)));
+        let mut manifest = BufReader::new(File::open(&path).map_err(io)?);
+        let mut line = Vec::new();
+        (&mut manifest).take(LINE_MAX).read_until(b'\n', &mut line).map_err(io)?;
+        let wrong = |what: String| Failure::usage(format!("{}: {what}", line_name(&path, 1)));
+        let header: Header = serde_json::from_slice(&line).map_err(|error| wrong(error.to_string()))?;
+        if header.format != FORMAT {
+            return Err(wrong(format!("its format is {:?}, not {FORMAT:?}", header.format)));
+        }
+        let block_size = header.block_size;
+        if !block_size.is_power_of_two() || !(512..=65536).contains(&block_size) {
+            return Err(wrong(format!("blocks of {block_size} bytes")));
+        }
+        let uuid = hex::decode(&header.fs_uuid).ok().and_then(|uuid| <[u8; 16]>::try_from(uuid).ok());
+        let fs_uuid = uuid.ok_or_else(|| wrong("its fs_uuid is none".to_owned()))?;
+        let context = context_of(header.root_context.as_ref()).map_err(|trouble| wrong(trouble.1))?;
+        let root = Directory { path: Some(Vec::new()), ino: header.root, context };
+        Ok(Self {
+            dir,
+            keys,
+            manifest,
+            number: 1,
+            facts: InodeFacts { ino: 0, fs_uuid, block_size: block_size as usize },
+            directories: HashMap::from([(header.root, root)]),
+            names: None,
+            pool: PreadPool::new(PreadConfig::new()).map_err(Failure::environment)?,
+        })
+    }
+
+    /// Restores all that the keys open.
+    pub(crate) fn walk(mut self, feed: &mut Feed<'_>) {
+        let manifest = self.dir.join(MANIFEST);
+        loop {
+            let mut line = Vec::new();
+            let read = (&mut self.manifest).take(LINE_MAX).read_until(b'\n', &mut line);
+            self.number += 1;
+            let name = line_name(&manifest, self.number);
+            match read {
+                Ok(0) => return,
+                Ok(n) if n as u64 == LINE_MAX => {
+                    return feed.failed(name.as_bytes(), &"the line is too long", Outcome::Usage);
+                }
+                Ok(_) => {}
+                Err(error) => return feed.failed(name.as_bytes(), &error, Outcome::Environment),
+            }
+            let done = serde_json::from_slice(&line).map_err(malformed).and_then(|entry| self.entry(feed, &entry));
+            if let Err(Trouble(outcome, what)) = done {
+                feed.failed(name.as_bytes(), &what, outcome);
+            }
+        }
+    }
+
+    fn facts(&self, ino: u32) -> InodeFacts {
+        InodeFacts { ino: ino.into(), ..self.facts }
+    }
+
+    fn master(&self, ino: u32, context: &Context) -> Result<&'a MasterKey, Trouble> {
+        let missing = |missing| Trouble(Outcome::Key, format!("inode {ino}: {missing}"));
+        self.keys.find(&context.policy).map_err(missing)
+    }
+
+    fn name_key(&self, ino: u32, context: &Context) -> Result<NameKey, Trouble> {
+        NameKey::derive(self.master(ino, context)?, context, &self.facts(ino))
+            .map_err(|error| Trouble(Outcome::Key, format!("inode {ino}: {error}")))
+    }
+
+    /// A name in a directory, decrypted; its path from the top. None where the directory itself was not restored.
+    fn path(&mut self, entry: &Entry) -> Result<Option<(Vec<u8>, Vec<u8>)>, Trouble> {
+        let what = || malformed(format!("inode {} lies in a directory that was not before", entry.inode));
+        let dir = self.directories.get(&entry.directory).ok_or_else(what)?;
+        let Some(above) = &dir.path else { return Ok(None) };
+        let raw = bytes(&entry.raw_name)?;
+        let (ino, context, mut path) = (dir.ino, dir.context, above.clone());
+        let name = match context {
+            None => raw,
+            Some(context) => {
+                if self.names.as_ref().is_none_or(|(of, _)| *of != ino) {
+                    match self.name_key(ino, &context) {
+                        Ok(key) => self.names = Some((ino, key)),
+                        Err(trouble) => {
+                            // Told once: all that is in there lacks the same key.
+                            self.directories.entry(ino).and_modify(|dir| dir.path = None);
+                            return Err(trouble);
+                        }
+                    }
+                }
+                let (_, key) = self.names.as_ref().expect("just put there");
+                key.decrypt_name(&raw).map_err(malformed)?
+            }
+        };
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&name);
+        if path.len() > PATH_MAX {
+            return Err(malformed(format!("a path of {} bytes", path.len())));
+        }
+        Ok(Some((path, name)))
+    }
+
+    fn entry(&mut self, feed: &mut Feed<'_>, entry: &Entry) -> Result<(), Trouble> {
+        let ino = entry.inode;
+        let context = context_of(entry.context.as_ref())?;
+        let found = self.path(entry);
+        if entry.kind == Kind::Directory {
+            if self.directories.contains_key(&ino) {
+                return Err(malformed(format!("directory {ino} is there twice")));
+            }
+            let place = Directory { path: None, ino, context };
+            self.directories.insert(ino, place);
+        }
+        let Some((path, name)) = found? else { return Ok(()) };
+        if !feed.name_is_fine(&path, &name) {
+            return Ok(());
+        }
+        let attributes = attributes(entry)?;
+        match entry.kind {
+            Kind::Directory => {
+                // What the directory holds needs its key: one message for all of it.
+                if let Some(context) = &context {
+                    self.master(ino, context)?;
+                }
+                if feed.directory(&path, attributes)
+                    && let Some(place) = self.directories.get_mut(&ino)
+                {
+                    place.path = Some(path);
+                }
+            }
+            _ if feed.is_another_name(&path, ino, entry.links) => {}
+            Kind::Link => {
+                let context = context.ok_or_else(|| malformed("a link without a context"))?;
+                let stored = bytes(entry.target.as_deref().ok_or_else(|| malformed("a link without a target"))?)?;
+                let key = self.name_key(ino, &context)?;
+                let target = key.decrypt_symlink(&stored).map_err(malformed)?;
+                feed.symlink(&path, &target, &attributes);
+            }
+            Kind::File => {
+                let context = context.ok_or_else(|| malformed("a file without a context"))?;
+                let key = ContentsKey::derive(self.master(ino, &context)?, &context, &self.facts(ino))
+                    .map_err(|error| Trouble(Outcome::Key, format!("inode {ino}: {error}")))?;
+                let from = self.contents(entry, key)?;
+                feed.file(&path, ino, entry.size, from, attributes);
+            }
+        }
+        Ok(())
+    }
+
+    fn contents(&self, entry: &Entry, key: ContentsKey) -> Result<file_job::From, Trouble> {
+        let block_size = self.facts.block_size as u64;
+        let path = self.dir.join(DATA).join(entry.inode.to_string());
+        let file = File::open(&path)
+            .map_err(|error| Trouble(Outcome::Environment, format!("{}: {error}", name_for_stderr(&path))))?;
+        let source = Arc::new(self.pool.file(file, PreadOptions::default()));
+        let mut extents = Vec::new();
+        let mut data = Vec::new();
+        for &(start, len) in &entry.data {
+            let end = start.checked_add(len).filter(|_| start % block_size == 0 && len % block_size == 0 && len > 0);
+            let end = end.ok_or_else(|| malformed(format!("a range of {len} bytes at {start}")))?;
+            extents.push(MappedExtent { logical: start, len, physical: start });
+            let range = start..end.min(entry.size);
+            if !range.is_empty() {
+                data.push(range);
+            }
+        }
+        data.sort_by_key(|range| range.start);
+        if i64::try_from(entry.size).is_err() {
+            return Err(malformed(format!("a size of {}", entry.size)));
+        }
+        let map = ExtentMap::new(source, extents).map_err(malformed)?;
+        let plan = Plan::new(Arc::new(map), entry.size).step(Arc::new(DecryptStep::new(Arc::new(key), 0)));
+        Ok(file_job::From::Plan { plan, data, block_size })
+    }
+}
+
+fn attributes(entry: &Entry) -> Result<Attributes, Trouble> {
+    let xattrs = entry.xattrs.iter().map(|(name, value)| Ok((bytes(name)?, bytes(value)?)));
+    let time = |(seconds, nanoseconds)| Timestamp { seconds, nanoseconds };
+    Ok(Attributes {
+        mode: entry.mode,
+        uid: entry.uid,
+        gid: entry.gid,
+        atime: time(entry.atime),
+        mtime: time(entry.mtime),
+        xattrs: xattrs.collect::<Result<_, Trouble>>()?,
+    })
+}
