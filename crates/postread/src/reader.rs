@@ -12,7 +12,7 @@ use crate::stream::{Got, Stream, begin, lock};
 /// Reads one file: blocking, by copy or by lending the buffer in which the bytes were checked.
 ///
 /// It reads ahead while it is used from front to back. Several threads may use one reader, but read-ahead is then of
-/// little use: give each its own ([`OpenFile::reader`]).
+/// little use: give each its own ([`OpenFile::reader`](crate::OpenFile::reader)).
 pub struct FileReader {
     file: Arc<FileInner>,
     stream: Arc<Mutex<Stream>>,
@@ -83,7 +83,7 @@ impl FileReader {
         Ok(Some(lent))
     }
 
-    /// A read as a future, with this reader's read-ahead. Like [`OpenFile::read`] otherwise.
+    /// A read as a future, with this reader's read-ahead. Like [`OpenFile::read`](crate::OpenFile::read) otherwise.
     pub fn read(&self, offset: u64, len: u64) -> ReadFuture {
         ReadFuture::of_stream(&self.file, &self.stream, offset, len)
     }

@@ -272,7 +272,7 @@ impl Verify<'_> {
         let mut scan = file.scan(0..file.len());
         let mut outcome = Outcome::Good;
         let mut told = std::collections::HashSet::new();
-        while let Some(part) = scan.next() {
+        for part in scan.by_ref() {
             outcome = outcome.worst(verity_target::outcome_of(&part.status));
             let mut shared = self.shared();
             if let BlockStatus::Corrupt(c) = &part.status

@@ -53,9 +53,12 @@ impl From<std::ffi::OsString> for KeyFile {
     }
 }
 
+/// A master key, and the descriptor that it is for where it was given with one.
+type GivenKey = (Option<[u8; 8]>, Zeroizing<Vec<u8>>);
+
 /// The secrets, read.
 pub(crate) struct Secrets {
-    keys: Vec<(Option<[u8; 8]>, Zeroizing<Vec<u8>>)>,
+    keys: Vec<GivenKey>,
     hw_wrapped: Vec<Zeroizing<Vec<u8>>>,
     pub(crate) passphrase: Option<Zeroizing<Vec<u8>>>,
 }
