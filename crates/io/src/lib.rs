@@ -38,5 +38,5 @@ pub use uring::{UringConfig, UringPool, UringSource};
 
 /// The CPU that this thread runs on now, as the kernel numbers them.
 pub fn current_cpu() -> u32 {
-    u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
+    postread_sys::affinity::current_cpu()
 }
