@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use postread::image::{Image, ImageError};
+use postread_fscrypt::fscrypt_tool::ProtectorSource;
 use postread_fscrypt::{Context, IvScheme, KeyError, KeySpecifier, Policy};
 use postread_fsimage::ext4::{FileType, Inode};
 use serde::Serialize;
@@ -291,7 +292,7 @@ impl ImageReport {
             self.protectors.push(ProtectorReport {
                 descriptor: protector.descriptor.clone(),
                 name: protector.name.clone(),
-                source: format!("{:?}", protector.source),
+                source: source_name(protector.source).to_owned(),
                 policies: unlocks.map(|policy| policy.key_descriptor.clone()).collect(),
             });
         }
@@ -420,5 +421,14 @@ fn inode_report(image: &Image, inode: &Inode, path: &[u8], outcome: &mut Outcome
         policy,
         nonce: context.map(|context| hex::encode(context.nonce)),
         verity,
+    }
+}
+
+/// A protector's source, as the tool names it.
+fn source_name(source: ProtectorSource) -> &'static str {
+    match source {
+        ProtectorSource::PamPassphrase => "pam_passphrase",
+        ProtectorSource::CustomPassphrase => "custom_passphrase",
+        ProtectorSource::RawKey => "raw_key",
     }
 }

@@ -1,0 +1,137 @@
+//! Images and saved ciphertext that try to get out of the directory, or to stop a walk.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::*;
+
+/// An image of `tree` whose directory blocks were edited: every `from` there is `to`, of the same length.
+fn edited(dir: &Path, edits: &[(&[u8], &[u8])]) -> Option<()> {
+    let mke2fs = postread_tests::require_tool("mke2fs")?;
+    let mut command = Command::new(mke2fs);
+    command.current_dir(dir).args(["-q", "-t", "ext4", "-O", "^metadata_csum,^dir_index", "-d", "tree", "image", "4M"]);
+    postread_tests::run(&mut command);
+    let mut bytes = fs::read(dir.join("image")).unwrap();
+    for (from, to) in edits {
+        assert_eq!(from.len(), to.len());
+        let places: Vec<_> = (0..bytes.len() - from.len()).filter(|&at| bytes[at..].starts_with(from)).collect();
+        assert!(!places.is_empty(), "{}", from.escape_ascii());
+        for at in places {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
+    }
+    fs::write(dir.join("image"), bytes).unwrap();
+    Some(())
+}
+
+#[test]
+fn names_and_links_do_not_lead_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, outside) = (dir.path().join("tree"), dir.path().join("outside"));
+    fs::create_dir_all(tree.join("QQdirQQ1")).unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("victim"), "untouched").unwrap();
+    fs::write(tree.join("QQslashQ"), "evil").unwrap();
+    fs::write(tree.join("QQnulQQ1"), "evil").unwrap();
+    fs::write(tree.join("QQdirQQ1/victim"), "evil").unwrap();
+    fs::write(tree.join("fine"), "fine").unwrap();
+    // A link to the outside, and a directory that takes its name afterwards.
+    symlink(&outside, tree.join("QQdirQQ0")).unwrap();
+    let edits: [(&[u8], &[u8]); 3] =
+        [(b"QQslashQ", b"../evil1"), (b"QQnulQQ1", b"evil\0xx1"), (b"QQdirQQ1", b"QQdirQQ0")];
+    let Some(()) = edited(dir.path(), &edits) else { return };
+    let output = postread(dir.path(), &["extract", "image", "-C", "out"]);
+    let code = output.status.code().unwrap();
+    assert!(matches!(code, 2 | 4), "{output:?}");
+    assert!(stderr(&output).contains("refused") || stderr(&output).contains("corrupt"), "{output:?}");
+    assert_eq!(fs::read_to_string(outside.join("victim")).unwrap(), "untouched");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+    assert!(!dir.path().join("evil1").exists());
+    // Listings go on, whatever the names are.
+    let listed = postread(dir.path(), &["ls", "-R", "image"]);
+    assert!(listed.status.code().is_some_and(|code| code != 101));
+}
+
+/// A link that an earlier extraction, or anybody, left in the way is not followed.
+#[test]
+fn what_is_there_already_does_not_lead_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let (out, outside) = (dir.path().join("out"), dir.path().join("outside"));
+    fs::create_dir(&out).unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("victim"), "untouched").unwrap();
+    symlink(&outside, out.join("sub")).unwrap();
+    symlink(outside.join("victim"), out.join("f100")).unwrap();
+    let output = postread(dir.path(), &["extract", &image, "/enc", "-C", "out", "--key", &key]);
+    expect(&output, 4);
+    assert!(stderr(&output).contains("sub: "), "{output:?}");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+    assert_eq!(fs::read_to_string(outside.join("victim")).unwrap(), "untouched");
+    // The file took the link's place.
+    assert!(fs::symlink_metadata(out.join("f100")).unwrap().is_file());
+}
+
+/// Hostile saved ciphertext: names that lead out, ranges that overlap, numbers without end.
+#[test]
+fn saved_ciphertext_is_not_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = key("key64.bin");
+    let saved = dir.path().join("saved");
+    fs::create_dir_all(saved.join("data")).unwrap();
+    let header = r#"{"format":"postread-ciphertext-1","fs_uuid":"00000000000000000000000000000000","block_size":4096,"root":2,"root_context":null}"#;
+    let entry = |inode: u32, kind: &str, dir: u32, name: &str, rest: &str| {
+        format!(
+            r#"{{"inode":{inode},"type":"{kind}","directory":{dir},"raw_name":"{}","mode":33188,"uid":0,"gid":0,"links":1,"size":9223372036854775808,"atime":[0,0],"mtime":[0,0]{rest}}}"#,
+            hex::encode(name)
+        )
+    };
+    let context = format!(r#","context":"02010403000000 00{}{}""#, "10", "00").replace(' ', "");
+    let lines = [
+        header.to_owned(),
+        entry(12, "directory", 2, "../evil", ""),
+        entry(13, "directory", 2, "..", ""),
+        entry(14, "directory", 99, "orphan", ""),
+        entry(15, "file", 2, "short-context", &context),
+        entry(16, "link", 2, "no-context", r#","target":"00""#),
+        entry(17, "directory", 2, "in", ""),
+        entry(17, "directory", 17, "twice", ""),
+        "{".to_owned(),
+    ];
+    fs::write(saved.join("manifest.jsonl"), lines.join("\n")).unwrap();
+    let output = postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", "out", "--key", &key]);
+    expect(&output, 2);
+    let mut made: Vec<_> = fs::read_dir(dir.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    made.sort();
+    assert_eq!(made, ["in"]);
+    assert!(!dir.path().join("evil").exists());
+    for bad in ["", "{}", "not json", &header.replace("4096", "4095"), &header.replace("-1", "-2")] {
+        fs::write(saved.join("manifest.jsonl"), bad).unwrap();
+        expect(&postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", "out2", "--key", &key]), 2);
+    }
+}
+
+/// Truncated and overwritten images end with an error, never a panic.
+#[test]
+fn damaged_images_end_with_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity-enc");
+    let whole = fs::read(dir.path().join(&image)).unwrap();
+    let key = key("key64.bin");
+    for (i, cut) in [0, 1000, 2048, 5000, 100_000, 2_000_000].into_iter().enumerate() {
+        fs::write(dir.path().join("cut"), &whole[..cut]).unwrap();
+        let out = format!("out{i}");
+        for command in
+            [&["inspect", "cut"][..], &["ls", "-R", "cut"], &["verify", "cut", "/"], &["extract", "cut", "-C", &out]]
+        {
+            let output = postread(dir.path(), &[command, &["--key", &key]].concat());
+            let code = output.status.code();
+            assert!(matches!(code, Some(0..=5)), "{cut} {command:?} {output:?}");
+            assert!(!stderr(&output).contains("panicked"), "{cut} {command:?} {output:?}");
+            // A cut metadata area is told; further behind only contents are missing.
+            assert!(cut > 2_000_000 || code != Some(0) || command[0] != "extract", "{cut} {command:?}");
+        }
+    }
+}

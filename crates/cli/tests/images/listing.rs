@@ -1,0 +1,168 @@
+//! `ls`, `cat`, `inspect`, and the layers above a file system.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::common::*;
+
+/// Without the key `ls` shows what the kernel shows: names, kinds, sizes, targets.
+#[test]
+fn a_listing_without_the_key_is_the_kernels() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, _) in encrypted(dir.path()) {
+        let image = unpack(dir.path(), name);
+        let report = expect(&postread(dir.path(), &["ls", "-R", "--json", &image, "/enc"]), 0);
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let mut found = BTreeMap::new();
+        for entry in report["results"].as_array().unwrap() {
+            let text = |field: &str| entry[field].as_str().unwrap().to_owned();
+            assert_eq!(entry["locked"], true);
+            let kind = &text("type")[..1];
+            // The kernel's size of a link is that of what it shows, ours what the inode has.
+            let size = if kind == "l" { String::new() } else { entry["size"].to_string() };
+            let target = entry["target"].as_str().unwrap_or_default();
+            found.insert(text("path"), format!("{} {kind} {size} {target}", entry["inode"]));
+        }
+        let mut wanted = BTreeMap::new();
+        for line in text_of(&format!("{name}.nokey")).lines() {
+            let (left, target) = line.split_once('\t').unwrap();
+            let [inode, kind, size, path] = left.splitn(4, ' ').collect::<Vec<_>>().try_into().unwrap();
+            let size = if kind == "l" { "" } else { size };
+            wanted.insert(path.to_owned(), format!("{inode} {kind} {size} {target}"));
+        }
+        assert_eq!(found, wanted, "{name}");
+        // A no-key name is good as a path.
+        let directory = wanted.iter().find(|(path, line)| line.contains(" d ") && !path.contains('/')).unwrap().0;
+        let below = expect(&postread(dir.path(), &["ls", &image, &format!("/enc/{directory}")]), 0);
+        assert!(!below.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn cat_prints_a_file_or_a_part_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let whole = postread(dir.path(), &["cat", &image, "/enc/f65537", "--key", &key]).stdout;
+    let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(&whole));
+    assert!(text_of("tree.manifest").contains(&format!("file 65537 {digest} ./f65537")));
+    for policy in [&["--queue=bound"][..], &["--queue=unbound", "--max-active=1", "--stats"]] {
+        let args = [&["cat", &image, "/enc/f65537", "--key", &key, "--range=5000..60001"], policy].concat();
+        assert!(postread(dir.path(), &args).stdout == whole[5000..60001]);
+    }
+    let sparse = postread(dir.path(), &["cat", &image, "//enc/./sparse", "--key", &key]).stdout;
+    assert_eq!(sparse.len(), 1_048_577);
+    let missing = postread(dir.path(), &["cat", &image, "/enc/none", "--key", &key]);
+    expect(&missing, 2);
+    assert!(stderr(&missing).contains("/enc/none"));
+}
+
+#[test]
+fn inspect_tells_policies_and_which_keys_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, key) in encrypted(dir.path()) {
+        let image = unpack(dir.path(), name);
+        let report = |rest: &[&str]| -> Value {
+            let output = postread(dir.path(), &[&["inspect", "--json", &image], rest].concat());
+            serde_json::from_str(&expect(&output, 0)).unwrap()
+        };
+        let with_key = report(&["--key", &key]);
+        let policies = with_key["results"]["policies"].as_array().unwrap();
+        assert_eq!((policies.len(), policies[0]["key"].as_str()), (1, Some("fits")), "{name}");
+        assert_eq!(policies[0]["files"], 53, "{name}");
+        assert_eq!(policies[0]["links"], 4, "{name}");
+        let without = report(&[]);
+        assert_eq!(without["results"]["policies"][0]["key"], "missing", "{name}");
+        // The kernel's own words on the policy, where it was asked.
+        if let Ok(kernel) = fs::read_to_string(stored(&format!("{name}.policy"))) {
+            let policy = &policies[0];
+            let key = policy["key_identifier"].as_str().or(policy["key_descriptor"].as_str()).unwrap();
+            assert!(kernel.contains(key), "{name}: {kernel}");
+            let contents = policy["contents"].as_str().unwrap();
+            assert!(
+                kernel.to_lowercase().contains(&contents.to_lowercase().replace("aes-128-cbc-essiv", "aes-128-cbc")),
+                "{name}: {contents}: {kernel}"
+            );
+        }
+    }
+}
+
+#[test]
+fn inspect_tells_digests_that_the_kernel_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, key, top) in [("verity", None, "/v"), ("verity-enc", Some("key64.bin"), "/enc")] {
+        let image = unpack(dir.path(), name);
+        let key = key.map(key_option).unwrap_or_default();
+        let args: Vec<&str> = ["inspect", "--json", &image].into_iter().chain(key.iter().map(String::as_str)).collect();
+        let report: Value = serde_json::from_str(&expect(&postread(dir.path(), &args), 0)).unwrap();
+        let files = report["results"]["verity_files"].as_array().unwrap();
+        let mut found: Vec<String> = files
+            .iter()
+            .map(|file| format!("{} {}", file["digest"].as_str().unwrap(), file["path"].as_str().unwrap()))
+            .collect();
+        let mut wanted: Vec<String> =
+            text_of(&format!("{name}.verity")).lines().map(|line| line.replacen(' ', &format!(" {top}/"), 1)).collect();
+        found.sort();
+        wanted.sort();
+        assert_eq!(found, wanted);
+        let one = postread(dir.path(), &[&args[..], &[&format!("{top}/f12289")]].concat());
+        let one: Value = serde_json::from_str(&expect(&one, 0)).unwrap();
+        assert!(one["results"]["verity"]["digest"].as_str().unwrap().starts_with("sha512:"));
+    }
+}
+
+fn key_option(file: &str) -> Vec<String> {
+    vec!["--key".to_owned(), key(file)]
+}
+
+/// An image in a partition, behind an offset, and as an Android sparse image reads like itself.
+#[test]
+fn partitions_offsets_and_sparse_images_are_gone_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "xts-pad16");
+    let bytes = fs::read(dir.path().join(&image)).unwrap();
+    let key = key("key64.bin");
+    let wanted = expect(&postread(dir.path(), &["ls", "-l", &image, "/enc", "--key", &key]), 0);
+
+    let mut disk = vec![0; 1 << 20];
+    disk.extend_from_slice(&bytes);
+    let sectors = (bytes.len() / 512) as u32;
+    disk[446 + 4] = 0x83;
+    disk[446 + 8..446 + 12].copy_from_slice(&2048u32.to_le_bytes());
+    disk[446 + 12..446 + 16].copy_from_slice(&sectors.to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    fs::write(dir.path().join("disk"), &disk).unwrap();
+
+    // Two raw chunks, of which a boundary falls into a file, and a hole.
+    let blocks = (bytes.len() / 4096) as u32;
+    let mut sparse = Vec::new();
+    for word in [0xed26_ff3a_u32, 1, 28 | 12 << 16, 4096, blocks + 7, 3, 0] {
+        sparse.extend(word.to_le_bytes());
+    }
+    let cut = blocks / 3;
+    let mut chunk = |kind: u32, count: u32, data: &[u8]| {
+        for word in [kind, count, 12 + data.len() as u32] {
+            sparse.extend(word.to_le_bytes());
+        }
+        sparse.extend_from_slice(data);
+    };
+    chunk(0xcac1, cut, &bytes[..cut as usize * 4096]);
+    chunk(0xcac1, blocks - cut, &bytes[cut as usize * 4096..]);
+    chunk(0xcac3, 7, &[]);
+    fs::write(dir.path().join("sparse"), &sparse).unwrap();
+
+    for target in [&["disk", "--part=1"][..], &["disk", "--offset=1M"], &["sparse"]] {
+        let ls = [&["ls", "-l", "--key", &key, target[0], "/enc"], &target[1..]].concat();
+        assert_eq!(expect(&postread(dir.path(), &ls), 0), wanted, "{target:?}");
+        let cat = [&["cat", "--key", &key, target[0], "/enc/f65537"], &target[1..]].concat();
+        assert_eq!(postread(dir.path(), &cat).stdout.len(), 65537, "{target:?}");
+    }
+    let table = expect(&postread(dir.path(), &["inspect", "disk"]), 0);
+    assert!(table.contains("part 1") && table.contains("ext4"), "{table}");
+    let unclear = postread(dir.path(), &["ls", "disk"]);
+    expect(&unclear, 2);
+    assert!(stderr(&unclear).contains("--part"));
+    expect(&postread(dir.path(), &["ls", "disk", "--part=2"]), 2);
+    expect(&postread(dir.path(), &["ls", "disk", "--part=1", "--offset=1M"]), 2);
+}

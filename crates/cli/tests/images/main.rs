@@ -1,0 +1,9 @@
+//! Commands on images, run as users run them, over images that real kernels and tools made.
+
+mod common;
+mod extract;
+mod hostile;
+mod keys;
+mod listing;
+mod reports;
+mod verify;
