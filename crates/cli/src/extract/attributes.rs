@@ -106,7 +106,7 @@ impl Attributes {
         regular
             && u64::try_from(found.st_size).is_ok_and(|found| found == size)
             && found.st_mtime == time.tv_sec
-            && i64::try_from(found.st_mtime_nsec).is_ok_and(|nsec| nsec == time.tv_nsec as i64)
+            && i64::try_from(found.st_mtime_nsec).is_ok_and(|nsec| nsec == time.tv_nsec)
     }
 }
 

@@ -122,8 +122,8 @@ impl Extraction<'_> {
 
     fn copy(&self, path: &[u8], reading: &Reading, size: u64, out: &File) -> Result<(), JobError> {
         let reader = self.settings.engine.open(reading.plan.clone()).reader();
-        let whole = [0..size];
-        let ranges = if reading.read_holes { &whole[..] } else { &reading.data[..] };
+        let whole = std::iter::once(0..size).collect::<Vec<_>>();
+        let ranges = if reading.read_holes { &whole } else { &reading.data };
         for range in ranges {
             let mut at = range.start;
             while at < range.end {

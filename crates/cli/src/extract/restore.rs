@@ -43,6 +43,9 @@ pub(crate) struct Saved<'a> {
     pool: PreadPool,
 }
 
+/// A path from the top, and its last name.
+type Place = (Vec<u8>, Vec<u8>);
+
 /// Why an entry is not restored.
 #[derive(Debug)]
 struct Trouble(Outcome, String);
@@ -130,7 +133,7 @@ impl<'a> Saved<'a> {
     }
 
     /// A name in a directory, decrypted; its path from the top. None where the directory itself was not restored.
-    fn path(&mut self, entry: &Entry) -> Result<Option<(Vec<u8>, Vec<u8>)>, Trouble> {
+    fn path(&mut self, entry: &Entry) -> Result<Option<Place>, Trouble> {
         let what = || malformed(format!("inode {} lies in a directory that was not before", entry.inode));
         let dir = self.directories.get(&entry.directory).ok_or_else(what)?;
         let Some(above) = &dir.path else { return Ok(None) };
