@@ -19,8 +19,10 @@ fn options(text: &str) -> BTreeSet<String> {
 #[test]
 fn pages_and_help_agree() {
     let at = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for command in ["digest", "check", "sign", "measure", "enable"] {
-        let help = options(&expect(&postread(at, &[command, "--help"]), 0));
+    for command in ["digest", "check", "sign", "measure", "enable", "inspect", "ls", "key", "extract", "cat", "verify"]
+    {
+        let what = if command == "key" { vec!["key", "id", "--help"] } else { vec![command, "--help"] };
+        let help = options(&expect(&postread(at, &what), 0));
         let page = fs::read_to_string(at.join(format!("../../docs/man/postread-{command}.1"))).unwrap();
         let mut page = options(&page.replace('\\', ""));
         // `sha256sum --check` is spoken of.
