@@ -38,6 +38,7 @@ pub fn set_thread(tid: i32, cpus: &CpuSet) -> io::Result<()> {
 }
 
 /// The CPU that the caller runs on. Unless the thread is pinned, it may be on another one before the call returns.
+#[inline]
 pub fn current_cpu() -> u32 {
     sched::getcpu()
 }

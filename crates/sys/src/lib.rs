@@ -6,7 +6,7 @@
 //! something else than asked (an affinity mask, a slice, a counter that does not count), the wrapper looks at what
 //! took effect and says so.
 //!
-//! The only unsafe code is in the private module `raw`, a file an area: scheduling, memory, fs-verity.
+//! The only unsafe code is in the private module `raw`, a file an area: scheduling, memory, clocks, fs-verity.
 
 pub mod affinity;
 mod clock;
@@ -21,6 +21,7 @@ pub mod quota;
 mod raw;
 pub mod residency;
 pub mod schedstat;
+mod stamp;
 mod thread;
 pub mod topology;
 pub mod tracefs;
@@ -28,4 +29,5 @@ pub mod tracefs;
 pub use affinity::{current_cpu, online_cpus};
 pub use clock::monotonic_ns;
 pub use cpuset::{CpuListError, CpuSet};
+pub use stamp::stamp_ns;
 pub use thread::{gettid, set_thread_name};

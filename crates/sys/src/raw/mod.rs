@@ -4,3 +4,5 @@ pub(crate) mod clock;
 pub(crate) mod fsverity;
 pub(crate) mod memory;
 pub(crate) mod sched;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tsc;

@@ -32,6 +32,7 @@ pub(crate) fn setaffinity(tid: i32, cpus: &CpuSet) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+#[inline]
 pub(crate) fn getcpu() -> u32 {
     // SAFETY: takes no pointer. (C's library reads it from the restartable-sequence area, about 1 ns.)
     let cpu = unsafe { libc::sched_getcpu() };
