@@ -54,10 +54,11 @@ pub(crate) struct Queued {
 #[repr(C)]
 pub(crate) struct Node {
     links: Links<Node>,
-    pub(crate) body: Body,
-    at: AtomicU64,
-    /// From the lowest bit: CPU (16 bits), domain (16), colour (1), it waited (1), place (17).
+    /// From the lowest bit: CPU (16 bits), domain (16), colour (1), it waited (1), place (17). Beside the links, since
+    /// moving a row of items from list to list touches both, and of most items nothing else.
     packed: AtomicU64,
+    at: AtomicU64,
+    pub(crate) body: Body,
     /// The address of `wq`, to compare without the lock. An item that is queued to one queue again and again touches no
     /// reference count of the queue.
     wq_address: AtomicUsize,

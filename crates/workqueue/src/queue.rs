@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
-use postread_sys::monotonic_ns;
+use postread_sys::stamp_ns;
 
 use crate::domain::Domain;
 use crate::error::{AllocError, FlushError, MaxActiveError, QueueOnError, WQ_DFL_ACTIVE, WQ_MAX_ACTIVE, WQ_NAME_MAX};
@@ -30,8 +30,9 @@ pub struct Flushed {
 /// After so many items that a CPU queued, and that wait, their list is put in order.
 const TIDY: u64 = 64;
 
-/// How many spare nodes a CPU keeps, about.
-const SPARE: usize = 256;
+/// How many spare nodes a CPU keeps, about: 256 KiB, of a queue that once had so many items waiting. A producer that
+/// is well ahead of the workers uses hundreds between two turns of theirs.
+const SPARE: usize = 2048;
 
 /// What a queue records on one CPU.
 #[derive(Default)]
@@ -101,9 +102,14 @@ pub(crate) struct WqInner {
 }
 
 impl WqInner {
-    /// Queues an item whose pending instance the caller owns. False when the queue is draining.
-    fn queue(self: &Arc<Self>, node: Arc<Node>, target: Option<usize>) -> bool {
-        let cpu = self.pools[0].shared.current_index();
+    /// The index of the caller's CPU.
+    fn here(&self) -> usize {
+        self.pools[0].shared.current_index()
+    }
+
+    /// Queues an item whose pending instance the caller owns, from the CPU with the index `cpu`. False when the queue is
+    /// draining.
+    fn queue(self: &Arc<Self>, node: Arc<Node>, cpu: usize, target: Option<usize>) -> bool {
         let Some((color, count)) = self.count_queued(cpu) else { return false };
         let (domain, shard) = if self.is_bound() {
             let target = target.unwrap_or(cpu);
@@ -111,7 +117,7 @@ impl WqInner {
         } else {
             (0, target.unwrap_or(cpu))
         };
-        let now = monotonic_ns();
+        let now = stamp_ns();
         node.set_queued(self, &Queued { at: now, active_at: now, cpu, domain, color });
         let d = &self.domains[domain];
         if d.may_pass() && self.reserve(domain, 1) == 1 {
@@ -126,8 +132,9 @@ impl WqInner {
     }
 
     fn spawn(self: &Arc<Self>, f: Once, target: Option<usize>) -> bool {
-        let node = self.once(f);
-        self.queue(node, target)
+        let here = self.here();
+        let node = self.once(f, here);
+        self.queue(node, here, target)
     }
 
     /// Counts an item in the current colour, unless the queue is draining and the caller is not one of its items. Returns
@@ -223,8 +230,7 @@ impl WqInner {
     }
 
     /// A node for a one-shot item: one that has run before, if there is one here or on the next CPU.
-    fn once(&self, f: Once) -> Arc<Node> {
-        let here = self.pools[0].shared.current_index();
+    fn once(&self, f: Once, here: usize) -> Arc<Node> {
         let next = if here + 1 == self.spare.len() { 0 } else { here + 1 };
         let spare = &self.spare[here].0;
         let Some(node) = spare.take(None).or_else(|| self.spare[next].0.take(Some(spare))) else {
@@ -281,11 +287,11 @@ impl WqInner {
 
     /// Counts an item as done that was cancelled.
     pub(crate) fn complete_cancelled(&self, queued: &Queued) {
-        let cpu = self.pools[0].shared.current_index();
+        let cpu = self.here();
         self.cancelled.fetch_add(1, Ordering::Relaxed);
         if self.count_done(queued, cpu) {
             let target = if self.is_bound() { queued.domain } else { cpu };
-            self.activate(queued.domain, target, monotonic_ns());
+            self.activate(queued.domain, target, stamp_ns());
         }
     }
 
@@ -406,7 +412,7 @@ impl Workqueue {
         if !state.try_claim() {
             return false;
         }
-        let queued = self.inner().queue(Arc::clone(node), target);
+        let queued = self.inner().queue(Arc::clone(node), self.inner().here(), target);
         if !queued {
             state.release();
         }
@@ -467,9 +473,9 @@ impl Workqueue {
     pub fn set_max_active(&self, max_active: usize) -> Result<(), MaxActiveError> {
         let inner = self.inner();
         inner.max_active.store(check_max_active(max_active)?, Ordering::SeqCst);
-        let here = inner.pools[0].shared.current_index();
+        let here = inner.here();
         for domain in 0..inner.domains.len() {
-            inner.activate(domain, if inner.is_bound() { domain } else { here }, monotonic_ns());
+            inner.activate(domain, if inner.is_bound() { domain } else { here }, stamp_ns());
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use postread_sys::priority::HighPriority;
-use postread_sys::{CpuSet, affinity, gettid, monotonic_ns, priority};
+use postread_sys::{CpuSet, affinity, gettid, priority, stamp_ns};
 
 use crate::config::HighPriorityPolicy;
 use crate::idle::{Sleeper, Slept};
@@ -112,7 +112,8 @@ pub(crate) fn main(pool: &Arc<Pool>, slot: usize, info: &Arc<WorkerInfo>, ready:
         }
     }
     CURRENT.with(|current| *current.pool.borrow_mut() = Some(Arc::clone(pool)));
-    Worker { pool, me: Sleeper::current(), wq: None, owed: None, now: 0, turns: 0, row: 0, spare: Vec::new() }.run();
+    Worker { pool, me: Sleeper::current(), wq: None, owed: None, now: 0, here: 0, turns: 0, row: 0, spare: Vec::new() }
+        .run();
     CURRENT.with(|current| *current.pool.borrow_mut() = None);
     pool.forget_worker(slot);
 }
@@ -152,6 +153,8 @@ struct Worker<'a> {
     owed: Option<(usize, u64)>,
     /// The time, when the last item ended just now; else 0.
     now: u64,
+    /// The index of the CPU where the last item started, or where it woke.
+    here: usize,
     turns: usize,
     /// Items since it last found none.
     row: u32,
@@ -172,6 +175,7 @@ impl Worker<'_> {
         let mut woken = true;
         loop {
             if std::mem::take(&mut woken) {
+                self.here = self.cpu();
                 self.pool.idle.woke();
                 if let Some(taken) = self.take() {
                     // Whoever queued while this worker was waking left the rest to it.
@@ -228,8 +232,7 @@ impl Worker<'_> {
             Some(_) => 0,
             None => {
                 self.turns = self.turns.wrapping_add(1);
-                let here = self.pool.shared.current_index();
-                if self.turns.is_multiple_of(TURN) { here + self.turns / TURN } else { here }
+                if self.turns.is_multiple_of(TURN) { self.here + self.turns / TURN } else { self.here }
             }
         };
         self.pool.take(cpu)
@@ -293,9 +296,8 @@ impl Worker<'_> {
     }
 
     fn give_spare(&mut self) {
-        let cpu = self.cpu();
         if let Some(wq) = &self.wq {
-            wq.give_spare(cpu, &mut self.spare);
+            wq.give_spare(self.here, &mut self.spare);
         }
     }
 
@@ -315,8 +317,9 @@ impl Worker<'_> {
 
     /// True if it panicked.
     fn run_one(&mut self, node: &Arc<Node>, queued: &Queued, f: impl FnOnce()) -> bool {
-        let start = if self.now != 0 { self.now } else { monotonic_ns() };
+        let start = if self.now != 0 { self.now } else { stamp_ns() };
         let cpu = self.cpu();
+        self.here = cpu;
         let wq = Arc::as_ptr(self.wq()) as usize;
         let address = Arc::as_ptr(node) as usize;
         CURRENT.with(|current| {
@@ -336,7 +339,7 @@ impl Worker<'_> {
             current.node.set(0);
             current.wq.set(0);
         });
-        self.now = monotonic_ns();
+        self.now = stamp_ns();
         self.wq().record(cpu, queued, start, self.now);
         panicked
     }
@@ -350,9 +353,7 @@ impl Worker<'_> {
     }
 
     fn complete(&mut self, queued: &Queued) {
-        let cpu = self.cpu();
-        let wq = self.wq();
-        if wq.count_done(queued, cpu) {
+        if self.wq().count_done(queued, self.here) {
             self.owed = Some((queued.domain, self.owed.map_or(1, |(_, count)| count + 1)));
         }
     }
@@ -380,9 +381,8 @@ impl Worker<'_> {
     /// Activates what waits in the owed domain. True if there was one.
     fn settle(&mut self) -> bool {
         let Some((domain, _)) = self.owed.take() else { return false };
-        let cpu = self.cpu();
-        let now = if self.now != 0 { self.now } else { monotonic_ns() };
-        self.wq().activate(domain, cpu, now);
+        let now = if self.now != 0 { self.now } else { stamp_ns() };
+        self.wq().activate(domain, self.here, now);
         true
     }
 }
