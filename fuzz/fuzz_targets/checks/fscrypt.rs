@@ -13,10 +13,10 @@ pub(crate) fn context(data: &[u8]) {
 
 /// A no-key name that parses stands for the ciphertext that it was made of; a link's ciphertext lies within its bytes.
 pub(crate) fn name(data: &[u8]) {
-    if let Some(parsed) = std::str::from_utf8(data).ok().and_then(NoKeyName::parse) {
-        if parsed.rest.is_none() {
-            assert_eq!(no_key_name(parsed.hash, parsed.minor_hash, &parsed.bytes).as_bytes(), data);
-        }
+    if let Some(parsed) = std::str::from_utf8(data).ok().and_then(NoKeyName::parse)
+        && parsed.rest.is_none()
+    {
+        assert_eq!(no_key_name(parsed.hash, parsed.minor_hash, &parsed.bytes).as_bytes(), data);
     }
     if let Ok(ciphertext) = symlink_ciphertext(data) {
         assert!(ciphertext.len() + 2 <= data.len());
