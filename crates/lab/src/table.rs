@@ -143,7 +143,7 @@ impl Report {
         if let Some(reference) = &self.reference {
             let _ = writeln!(
                 text,
-                "Changes are against `{reference}`, in pairs of one round; three rounds or more give an interval."
+                "Changes are against `{reference}`, the median of the pairs of one round (not the difference of the medians); five rounds or more give an interval."
             );
         }
         if !self.run_delay_counts {
@@ -166,14 +166,18 @@ impl Report {
             if let (Some(unbound), Some(bound)) = (unbound, bound) {
                 let _ = writeln!(
                     text,
-                    "Scheduler latency unbound : bound at {rank}: {} : {} us (the patch: 29 : 1).",
+                    "Scheduler latency unbound : bound at {rank}: {} : {} us, {:.1} : 1 (the patch: 29 : 1).",
                     grouped(unbound),
-                    grouped(bound)
+                    grouped(bound),
+                    unbound / bound.max(1.0)
                 );
             }
         }
         text.push_str(
-            "\nScheduler latency: workers runnable and not running. Queue latency: from queueing an item to its start; it\n\
+            "\nnice -20: the kernel's rank for its high-priority workers; short slice: the shortest EEVDF slice, which needs no\n\
+             privilege; normal: as all other threads. The columns p50 and p99 are of one item, or of one bio. Items: work items\n\
+             queued. Readers' latency: scheduler latency of the threads that read and complete bios; with inline they do the work.\n\
+             Scheduler latency: workers runnable and not running. Queue latency: from queueing an item to its start; it\n\
              contains scheduler latency, and waiting behind other items. Post-read delay: from bytes arrived to plaintext\n\
              delivered, less the steps' own CPU time. Three different things: they are never added up.\n",
         );

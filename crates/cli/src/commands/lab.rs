@@ -13,9 +13,9 @@ use crate::report::write_report;
 
 /// Rounds of a whole run, and of `--quick`.
 const ROUNDS: usize = 10;
-const QUICK_ROUNDS: usize = 3;
+const QUICK_ROUNDS: usize = 5;
 /// Apps of `--quick`.
-const QUICK_APPS: usize = 3;
+const QUICK_APPS: usize = 2;
 
 #[derive(Args, Debug)]
 pub(crate) struct LabArgs {

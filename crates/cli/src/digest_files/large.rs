@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use postread_verity::{MerkleTreeParams, Part, PartBuilder, Tree, TreeBuilder, TreeGeometry};
 use rustix::fs::{SeekFrom, seek};
 
-use super::{CHUNK, FileError, TreeOut, check_unchanged, read_exact};
+use super::{CHUNK, FileError, TreeOut, aligned, check_unchanged, read_exact};
 use crate::progress::Progress;
 
 /// What a thread takes at a time, in bytes.
@@ -166,7 +166,7 @@ impl<'a> LargeFile<'a> {
         let blocks = range.start >> log..range.end.div_ceil(1 << log);
         let mut part = PartBuilder::of_blocks(self.params, &self.geometry, blocks).ok_or(FileError::Changed)?;
         let mut offset = range.start;
-        buf.resize(CHUNK, 0);
+        let buf = aligned(buf);
         while offset < range.end {
             let now = (range.end - offset).min(CHUNK as u64) as usize;
             read_exact(&self.file, &mut buf[..now], offset, self.geometry.data_size())?;

@@ -38,7 +38,7 @@ impl Default for EngineConfig {
         Self {
             policy: QueuePolicy::Inline,
             max_bio: 256 << 10,
-            read_ahead: 2 << 20,
+            read_ahead: 4 << 20,
             tree_read_ahead: 3,
             measure: false,
             budget: Budget::global().clone(),
@@ -48,7 +48,7 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// The defaults: inline, bios of at most 256 KiB, 2 MiB read ahead of a stream, 3 tree blocks ahead, the process's
+    /// The defaults: inline, bios of at most 256 KiB, 4 MiB read ahead of a stream, 3 tree blocks ahead, the process's
     /// budget, no times measured.
     pub fn new() -> Self {
         Self::default()
