@@ -98,6 +98,20 @@ pub(crate) fn entry_at(block: &[u8], at: usize, format: DirFormat) -> Result<(us
     Ok((at + rec_len, Some(entry)))
 }
 
+/// Whether the slot at `at` of a directory's first block is its own `.` (the first, leading to `ino`) or `..` (the
+/// second).
+pub(crate) fn own_dots(block: &[u8], at: usize, ino: u32) -> bool {
+    if block.len() < 12 || block.len() - at < 12 {
+        return false;
+    }
+    let slot = &block[at..];
+    if at == 0 {
+        slot[6] == 1 && slot[8] == b'.' && le32(slot, 0) == ino
+    } else {
+        at == rec_len(le16(block, 4), block.len()) && slot[6] == 2 && slot[8..10] == *b".."
+    }
+}
+
 /// All entries in use of a directory block or of inline entries, `.` and `..` included.
 pub fn parse_dir_block(block: &[u8], format: DirFormat) -> Option<Vec<DirEntry>> {
     let mut entries = Vec::new();
@@ -148,6 +162,21 @@ mod tests {
             block[16..18].copy_from_slice(&bad.to_le_bytes());
             assert_eq!(parse_dir_block(&block, FORMAT), None, "{bad}");
         }
+    }
+
+    /// Only the first two slots of a directory are its own; a third of such a name, or one that leads elsewhere, is not.
+    #[test]
+    fn dots_are_the_directorys_own_in_their_places_only() {
+        let mut block = vec![0; 1024];
+        block[..12].copy_from_slice(&[12, 0, 0, 0, 12, 0, 1, 2, b'.', 0, 0, 0]);
+        block[12..24].copy_from_slice(&[2, 0, 0, 0, 12, 0, 2, 2, b'.', b'.', 0, 0]);
+        block[24..36].copy_from_slice(&[2, 0, 0, 0, 12, 0, 2, 2, b'.', b'.', 0, 0]);
+        block[36..48].copy_from_slice(&[12, 0, 0, 0, 12, 0, 1, 2, b'.', 0, 0, 0]);
+        let own = |block: &[u8], ino| [0, 12, 24, 36].map(|at| own_dots(block, at, ino));
+        assert_eq!(own(&block, 12), [true, true, false, false]);
+        assert_eq!(own(&block, 13), [false, true, false, false]);
+        block[20] = b'x';
+        assert_eq!(own(&block, 12), [true, false, false, false]);
     }
 
     #[test]

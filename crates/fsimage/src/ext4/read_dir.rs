@@ -1,6 +1,6 @@
 //! Going through a directory's entries, whatever the directory is made of.
 
-use super::directory::{DirEntry, DirFormat, entry_at, verify_leaf};
+use super::directory::{DirEntry, DirFormat, entry_at, own_dots, verify_leaf};
 use super::error::{Error, Fault, Result, Structure};
 use super::features::Incompat;
 use super::filesystem::Ext4;
@@ -9,7 +9,9 @@ use super::inline_data::inline_entries;
 use super::inode::{Inode, InodeFlags};
 use super::map::{Extent, ExtentKind, Extents};
 
-/// A directory's entries in the order they lie on disk, raw, without `.` and `..`.
+/// A directory's entries in the order they lie on disk, raw, without its own `.` and `..`: the first entry of the first
+/// block, where it leads to the directory itself, and the second. Any other entry of such a name comes as it is: Linux
+/// makes none, so it is for the caller to refuse.
 ///
 /// An error concerns one block (or the rest of the map, after which nothing more comes); the next call goes on behind
 /// it.
@@ -172,9 +174,12 @@ impl Iterator for ReadDir {
             }
             match entry_at(block, *at, self.format) {
                 Ok((next, entry)) => {
+                    // Inline entries have no `.` and `..` of their own.
+                    let first_block = self.start == 0 && !matches!(self.blocks, Blocks::Inline(_));
+                    let own = first_block && own_dots(block, *at, self.ino);
                     *at = next;
                     match entry {
-                        Some(entry) if !entry.is_dot_or_dotdot() => return Some(Ok(entry)),
+                        Some(entry) if !own => return Some(Ok(entry)),
                         _ => {}
                     }
                 }
