@@ -13,6 +13,9 @@ use crate::exit::Failure;
 /// The smallest budget taken: less would read block by block.
 const MIN_MEMORY: u64 = 1 << 20;
 
+/// The most that a queue's `max_active` may be, as in the kernel.
+const WQ_MAX_ACTIVE: usize = 2048;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Queue {
     /// On the thread that completed the read
@@ -46,6 +49,11 @@ pub(crate) struct ReadOptions {
 
 impl ReadOptions {
     pub(crate) fn policy(&self) -> Result<QueuePolicy, Failure> {
+        if let Some(n) = self.max_active
+            && !(1..=WQ_MAX_ACTIVE).contains(&n)
+        {
+            return Err(Failure::usage(format!("--max-active takes 1 to {WQ_MAX_ACTIVE}")));
+        }
         let policy = match self.queue {
             Queue::Inline => {
                 let what = if self.high_priority {
@@ -61,7 +69,6 @@ impl ReadOptions {
             Queue::Unbound => QueuePolicy::UNBOUND,
         };
         let policy = match self.max_active {
-            Some(0) => return Err(Failure::usage("--max-active takes at least 1")),
             Some(n) => policy.max_active(n),
             None => policy,
         };
@@ -94,10 +101,19 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     n.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
 }
 
+/// The most threads that work on files at once.
+const MAX_JOBS: usize = 1024;
+
+/// A number of files at once.
+pub(crate) fn parse_jobs(text: &str) -> Result<usize, String> {
+    let jobs = text.parse().ok().filter(|jobs| (1..=MAX_JOBS).contains(jobs));
+    jobs.ok_or_else(|| format!("{text:?} is not a number from 1 to {MAX_JOBS}"))
+}
+
 /// A range of bytes, `START..END` with the end exclusive; either may be left out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByteRange {
-    start: u64,
+    pub(crate) start: u64,
     end: u64,
 }
 
@@ -109,10 +125,13 @@ pub(crate) fn parse_range(text: &str) -> Result<ByteRange, String> {
 }
 
 impl ByteRange {
-    /// The part that lies in a file of `len` bytes.
-    pub(crate) fn within(range: Option<Self>, len: u64) -> Range<u64> {
+    /// The part that lies in a file of `len` bytes. One that begins behind its end is an error.
+    pub(crate) fn within(range: Option<Self>, len: u64) -> Result<Range<u64>, Failure> {
         let (start, end) = range.map_or((0, u64::MAX), |r| (r.start, r.end));
-        start.min(len)..end.min(len)
+        if start > len {
+            return Err(Failure::usage(format!("the range begins at byte {start}, and the file has {len} bytes")));
+        }
+        Ok(start..end.min(len))
     }
 }
 
@@ -206,11 +225,12 @@ mod tests {
         for bad in ["", "K", "-1", "1T", "99999999999G", "1.5M"] {
             assert!(parse_bytes(bad).is_err(), "{bad}");
         }
-        let within = |text: &str| ByteRange::within(Some(parse_range(text).unwrap()), 100);
+        let within = |text: &str| ByteRange::within(Some(parse_range(text).unwrap()), 100).unwrap();
         assert_eq!(within("10..20"), 10..20);
         assert_eq!(within(".."), 0..100);
         assert_eq!(within("90.."), 90..100);
-        assert_eq!(within("200..300"), 100..100);
+        assert_eq!(within("100..300"), 100..100);
+        assert!(ByteRange::within(Some(parse_range("101..300").unwrap()), 100).is_err());
         assert!(parse_range("20..10").is_err());
         assert!(parse_range("20").is_err());
     }

@@ -50,8 +50,9 @@ impl Name {
         if terminal { crate::text::escape_controls(self.path.as_bytes()) } else { self.path.clone() }
     }
 
-    /// A name within an image.
+    /// A name within an image; the root directory's is empty, and shown as a slash.
     pub(crate) fn of_bytes(path: &[u8]) -> Self {
+        let path = if path.is_empty() { b"/" } else { path };
         Self::new(Path::new(std::ffi::OsStr::from_bytes(path)))
     }
 

@@ -37,8 +37,9 @@ pub(crate) fn name_for_stderr(path: &Path) -> String {
     }
 }
 
-/// A name within an image, for standard error.
+/// A name within an image, for standard error; the root directory's is empty, and shown as a slash.
 pub(crate) fn bytes_for_stderr(name: &[u8]) -> String {
+    let name = if name.is_empty() { b"/" } else { name };
     name_for_stderr(Path::new(std::ffi::OsStr::from_bytes(name)))
 }
 
@@ -61,6 +62,12 @@ pub(crate) fn complain_of(path: &Path, message: impl Display) {
 pub(crate) fn output_failed(error: io::Error) -> Failure {
     let message = if error.kind() == io::ErrorKind::BrokenPipe { String::new() } else { format!("output: {error}") };
     Failure::new(Outcome::Environment, message)
+}
+
+/// Output that could not be written, where something else was found before: what was wrong with the data stands.
+pub(crate) fn output_failed_after(outcome: Outcome, error: io::Error) -> Failure {
+    let failure = output_failed(error);
+    Failure { outcome: outcome.worst(failure.outcome), ..failure }
 }
 
 #[cfg(test)]

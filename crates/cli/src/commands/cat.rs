@@ -9,7 +9,7 @@ use super::cat_image;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::ImageArgs;
 use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_range};
-use crate::text::{name_for_stderr, output_failed};
+use crate::text::{name_for_stderr, output_failed_after};
 use crate::verity_target::{VerityArgs, outcome_of};
 
 #[derive(Args, Debug)]
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &CatArgs) -> CommandResult {
             (target.file, target.outcome, name_for_stderr(&args.target.file))
         }
     };
-    let range = ByteRange::within(args.range, file.len());
+    let range = ByteRange::within(args.range, file.len())?;
     let reader = file.reader();
     let mut out = io::stdout().lock();
     let mut at = range.start;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &CatArgs) -> CommandResult {
         match reader.lend(at, want) {
             Ok(None) => break,
             Ok(Some(lent)) => {
-                out.write_all(&lent).map_err(output_failed)?;
+                out.write_all(&lent).map_err(|error| output_failed_after(outcome, error))?;
                 at += lent.len() as u64;
             }
             Err(error) => {
@@ -63,7 +63,10 @@ pub(crate) fn run(args: &CatArgs) -> CommandResult {
             }
         }
     }
-    out.flush().map_err(output_failed)?;
+    if let Err(error) = out.flush() {
+        let found = result.as_ref().map_or_else(|failure| failure.outcome, |outcome| *outcome);
+        return Err(output_failed_after(found, error));
+    }
     if args.read.stats {
         StatsReport::of(&engine).tell();
     }

@@ -85,6 +85,8 @@ struct CheckResult {
 enum Output {
     Lines(Box<dyn Write + Send>),
     Json(ListReport<Box<dyn Write + Send>>),
+    /// It failed; judging goes on.
+    Broken,
 }
 
 /// The lines of the list as jobs; improper ones are counted.
@@ -165,18 +167,20 @@ pub(crate) fn run(args: &CheckArgs) -> CommandResult {
     let mut outcome = Outcome::Good;
     let mut broken = None;
     digest_all(lines, false, None, &progress, |job, result| {
-        if broken.is_none() {
-            broken = judge(args, &job, result, &mut output, &mut counts, &mut outcome).err();
+        if let Err(failure) = judge(args, &job, result, &mut output, &mut counts, &mut outcome) {
+            output = Output::Broken;
+            broken.get_or_insert(failure);
         }
     });
-    if let Some(failure) = broken {
-        return Err(failure);
-    }
-    match output {
+    let ended = match output {
         Output::Lines(mut out) => out.flush(),
         Output::Json(report) => report.end(),
+        Output::Broken => Ok(()),
+    };
+    // What was found wrong stands, whether or not it could be told.
+    if let Some(Failure { outcome: failed, message }) = broken.or(ended.map_err(output_failed).err()) {
+        return Err(Failure { outcome: outcome.worst(failed), message });
     }
-    .map_err(output_failed)?;
 
     if let Some(error) = error.into_inner().unwrap_or_else(|e| e.into_inner()) {
         return Err(Failure::environment(format!("{}: {error}", name_for_stderr(&args.list))));
@@ -276,6 +280,7 @@ fn judge(
             }
             list.push(&report).map_err(output_failed)?;
         }
+        Output::Broken => {}
     }
     Ok(())
 }

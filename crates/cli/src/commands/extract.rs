@@ -1,7 +1,7 @@
 //! `postread extract`: a tree out of an image, or its ciphertext, or a tree out of that.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,9 +10,9 @@ use crate::exit::{CommandResult, Failure};
 use crate::extract::{Counts, Extraction, Settings, ciphertext, from_image, restore};
 use crate::image::{ImageArgs, Trusted, bytes_of, canonical, resolve};
 use crate::progress::Progress;
-use crate::read_options::{ReadOptions, StatsReport};
+use crate::read_options::{ReadOptions, StatsReport, parse_jobs};
 use crate::report::{ListReport, write_report};
-use crate::text::output_failed;
+use crate::text::{output_failed, output_failed_after};
 
 #[derive(Args, Debug)]
 pub(crate) struct ExtractArgs {
@@ -43,7 +43,7 @@ pub(crate) struct ExtractArgs {
     #[arg(long)]
     privileged: bool,
     /// Files written at once [default: the number of CPUs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_jobs)]
     jobs: Option<usize>,
     #[command(flatten)]
     read: ReadOptions,
@@ -91,13 +91,14 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
         StatsReport::of(&engine).tell();
     }
     if !args.json && !args.quiet {
-        tell(&counts).map_err(output_failed)?;
+        tell(&counts).map_err(|error| output_failed_after(outcome, error))?;
     }
     Ok(outcome)
 }
 
 fn report(args: &ExtractArgs) -> Result<Option<ListReport<Box<dyn Write + Send>>>, Failure> {
-    let begin = || ListReport::begin(Box::new(io::stdout()) as Box<dyn Write + Send>, "postread-extract-1");
+    let begin =
+        || ListReport::begin(Box::new(BufWriter::new(io::stdout())) as Box<dyn Write + Send>, "postread-extract-1");
     args.json.then(begin).transpose().map_err(output_failed)
 }
 
@@ -125,12 +126,12 @@ fn save(args: &ExtractArgs, path: &[u8], progress: &Progress) -> CommandResult {
     progress.finish();
     let mut out = io::stdout();
     if args.json {
-        write_report(out, "postread-ciphertext-1", &saved).map_err(output_failed)?;
+        write_report(out, "postread-ciphertext-1", &saved).map_err(|error| output_failed_after(outcome, error))?;
     } else if !args.quiet {
         let ciphertext::Saved { files, bytes, directories, links, failed, .. } = saved;
         let failed = if failed > 0 { format!("; {failed} failed") } else { String::new() };
         writeln!(out, "saved {files} files ({bytes} bytes), {directories} directories, {links} links{failed}")
-            .map_err(output_failed)?;
+            .map_err(|error| output_failed_after(outcome, error))?;
     }
     Ok(outcome)
 }

@@ -18,9 +18,9 @@ use super::verify_image;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::ImageArgs;
 use crate::progress::Progress;
-use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_range};
+use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_jobs, parse_range};
 use crate::report::{ListReport, Name};
-use crate::text::{escape_controls, name_for_stderr, output_failed};
+use crate::text::{escape_controls, name_for_stderr, output_failed, output_failed_after};
 use crate::verity_target::{Trust, VerityArgs, VerityTarget, outcome_of};
 
 /// Scanned in one go; progress is shown in between.
@@ -39,7 +39,7 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "LIST", conflicts_with = "digest")]
     pub(crate) digests: Option<PathBuf>,
     /// Files of an image that are verified at once [default: the number of CPUs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
     /// Only these bytes; the end is exclusive, and either may be left out
     #[arg(long, value_name = "START..END", value_parser = parse_range)]
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
     }
     let engine = args.read.engine()?;
     let target = args.target.open(&engine)?;
-    let range = ByteRange::within(args.range, target.file.len());
+    let range = ByteRange::within(args.range, target.file.len())?;
     let stdout: Box<dyn Write> = Box::new(io::BufWriter::new(io::stdout()));
     let output = match args.json {
         true => Output::Json(ListReport::begin(stdout, "postread-verify-1").map_err(output_failed)?),
@@ -201,7 +201,7 @@ impl Verify<'_> {
         {
             self.bad_tree(c)?;
         }
-        let from = if self.mapped == 0 { ByteRange::within(self.args.range, u64::MAX).start } else { 0 };
+        let from = if self.mapped == 0 { self.args.range.map_or(0, |range| range.start) } else { 0 };
         self.fill_map(part.range.start, RangeStatus::Finished, from);
         // A block under a bad hash block may be good: nobody can tell.
         let hidden = tree.is_some() || matches!(part.status, BlockStatus::Input { .. });
@@ -224,7 +224,7 @@ impl Verify<'_> {
                 status => writeln!(out, "{}: {length} bytes at {offset}: {status}", self.name),
             },
         }
-        .map_err(output_failed)
+        .map_err(|error| output_failed_after(self.outcome, error))
     }
 
     fn bad_tree(&mut self, c: &Corruption) -> Result<(), Failure> {
@@ -243,12 +243,13 @@ impl Verify<'_> {
                 self.name, c.position, c.wanted, c.found
             ),
         }
-        .map_err(output_failed)
+        .map_err(|error| output_failed_after(self.outcome, error))
     }
 
-    fn end(mut self, target: &VerityTarget, range: Range<u64>, stats: Option<StatsReport>) -> CommandResult {
+    fn end(self, target: &VerityTarget, range: Range<u64>, stats: Option<StatsReport>) -> CommandResult {
         let digest = target.descriptor.file_digest();
         let good = self.outcome == Outcome::Good;
+        let outcome = target.outcome.worst(self.outcome);
         match self.output {
             Output::Json(mut report) => {
                 let (trust, signer) = match &target.trust {
@@ -292,9 +293,8 @@ impl Verify<'_> {
                 said.and_then(|()| out.flush())
             }
         }
-        .map_err(output_failed)?;
-        self.outcome = target.outcome.worst(self.outcome);
-        Ok(self.outcome)
+        .map_err(|error| output_failed_after(outcome, error))?;
+        Ok(outcome)
     }
 }
 

@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use super::verify::VerifyArgs;
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{Trusted, bytes_of, canonical, locked, look_into, outcome_of, resolve};
+use crate::image::{Trusted, bytes_of, canonical, locked, look_into, outcome_of, resolve, try_resolve};
 use crate::progress::Progress;
 use crate::read_options::StatsReport;
 use crate::report::{ListReport, Name};
-use crate::text::{bytes_for_stderr, complain, escape_controls, output_failed};
+use crate::text::{bytes_for_stderr, complain, escape_controls, output_failed, output_failed_after};
 use crate::verity_target;
 
 /// Files found and not yet taken by a thread.
@@ -131,15 +131,19 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
     let engine = args.read.engine()?;
     let image = args.image.open(&args.target.file, true)?;
     let trusted = Trusted::load(args.digests.as_deref(), args.target.digest)?;
-    let mut roots = Vec::new();
+    let (mut roots, mut missing) = (Vec::new(), Vec::new());
     for path in &args.paths {
         let path = canonical(bytes_of(path));
-        roots.push((resolve(&image, &path)?, path));
+        match try_resolve(&image, &path) {
+            Ok(inode) => roots.push((inode, path)),
+            Err(failure) => missing.push((path, failure)),
+        }
     }
-    if roots.is_empty() {
+    if args.paths.is_empty() {
         roots.push((resolve(&image, b"")?, Vec::new()));
     }
-    if args.target.digest.is_some() && (roots.len() != 1 || roots[0].0.is_dir()) {
+    let one_file = args.paths.len() == 1 && roots.iter().all(|(inode, _)| !inode.is_dir());
+    if args.target.digest.is_some() && !one_file {
         return Err(Failure::usage("--digest takes one PATH, a file: for several there is --digests"));
     }
     let stdout: Box<dyn Write + Send> = Box::new(BufWriter::new(io::stdout()));
@@ -153,6 +157,9 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
     let shared = Shared { output, terminal, quiet, outcome: Outcome::Good, files: 0, good: 0, broken: None };
     let verify =
         Verify { image: &image, engine: &engine, trusted: &trusted, progress: &progress, shared: Mutex::new(shared) };
+    for (path, Failure { outcome, message }) in &missing {
+        verify.error(path, message, *outcome);
+    }
     let threads = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
     std::thread::scope(|scope| {
         let (sender, receiver) = sync_channel::<Job>(WAITING);
@@ -245,7 +252,8 @@ impl Verify<'_> {
     }
 
     fn file(&self, job: &Job) {
-        if self.shared().broken.is_some() {
+        // A reader that went away wants no more; any other failure must not hide a bad file behind it.
+        if self.shared().broken.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
             return;
         }
         if let Err(error) = self.try_file(job) {
@@ -334,13 +342,13 @@ impl Verify<'_> {
         }
         shared.push(&Entry::Summary { files, good, exit_status: outcome.code(), stats });
         if let Some(error) = shared.broken {
-            return Err(output_failed(error));
+            return Err(output_failed_after(outcome, error));
         }
         match shared.output {
             Output::Lines(mut out) => out.flush(),
             Output::Json(report) => report.end(),
         }
-        .map_err(output_failed)?;
+        .map_err(|error| output_failed_after(outcome, error))?;
         Ok(outcome)
     }
 }
@@ -354,7 +362,7 @@ impl Shared {
         if let Output::Lines(out) = &mut self.output
             && let Err(error) = writeln!(out, "{text}")
         {
-            self.broken = Some(error);
+            self.broken.get_or_insert(error);
         }
     }
 
@@ -362,7 +370,7 @@ impl Shared {
         if let Output::Json(report) = &mut self.output
             && let Err(error) = report.push(entry)
         {
-            self.broken = Some(error);
+            self.broken.get_or_insert(error);
         }
     }
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use postread::image::{Image, ImageError, ImageErrorKind};
 use postread_fsimage::ext4::{FileType, Inode, Options};
+use rustix::fs::OFlags;
 
 pub(crate) use entry::{canonical, mode_string, time_string};
 pub(crate) use keys::{KeyArgs, Secrets, read_secret};
@@ -63,6 +64,13 @@ impl ImageArgs {
 
 /// The inode that `path` names in the image.
 pub(crate) fn resolve(image: &Image, path: &[u8]) -> Result<Inode, Failure> {
+    try_resolve(image, path).map_err(|Failure { outcome, message }| {
+        Failure::new(outcome, format!("{}: {message}", crate::text::bytes_for_stderr(path)))
+    })
+}
+
+/// The same, with a message that does not name the path.
+pub(crate) fn try_resolve(image: &Image, path: &[u8]) -> Result<Inode, Failure> {
     image.resolve(path).map_err(|error| {
         let outcome = outcome_of(&error);
         let hint = match &error {
@@ -71,7 +79,7 @@ pub(crate) fn resolve(image: &Image, path: &[u8]) -> Result<Inode, Failure> {
         };
         // A name that is not there because its directory is locked is a matter of the key.
         let outcome = if hint.is_empty() { outcome } else { Outcome::Key };
-        Failure::new(outcome, format!("{}: {error}{hint}", crate::text::bytes_for_stderr(path)))
+        Failure::new(outcome, format!("{error}{hint}"))
     })
 }
 
@@ -130,12 +138,16 @@ pub(crate) fn read_plain(image: &Image, file: &Inode, limit: u64) -> Result<Opti
     Ok(Some(bytes))
 }
 
-/// Opens a target read-only.
+/// Opens a target read-only: a regular file or a block device. A pipe without a writer does not block.
 pub(crate) fn open_target(path: &Path) -> Result<std::fs::File, Failure> {
+    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
     let fail = |error: std::io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(path)));
-    let file = std::fs::File::open(path).map_err(fail)?;
-    if file.metadata().map_err(fail)?.is_dir() {
-        return Err(Failure::usage(format!("{}: a directory, not an image", name_for_stderr(path))));
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(fail)?;
+    let kind = file.metadata().map_err(fail)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        let what = if kind.is_dir() { "a directory" } else { "a pipe, socket or character device" };
+        return Err(Failure::usage(format!("{}: {what}, not an image", name_for_stderr(path))));
     }
     Ok(file)
 }

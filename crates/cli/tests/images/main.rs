@@ -5,5 +5,6 @@ mod extract;
 mod hostile;
 mod keys;
 mod listing;
+mod outcomes;
 mod reports;
 mod verify;

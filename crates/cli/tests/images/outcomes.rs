@@ -1,0 +1,126 @@
+//! What the exit status tells where several things go wrong at once, and what is refused before anything is read.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::common::*;
+
+/// The program with a standard output that takes nothing.
+fn into_full(dir: &Path, args: &[&str]) -> Output {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postread"));
+    command.current_dir(dir).args(args).stdout(full).output().unwrap()
+}
+
+#[test]
+fn a_path_that_is_not_there_hides_no_bad_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity");
+    let paths = ["verify", &image, "/nope", "/v/f65537", "/nope2"];
+    let output = postread(dir.path(), &paths);
+    assert!(expect(&output, 2).contains("/v/f65537: self-consistent"), "{output:?}");
+    assert!(stderr(&output).contains("/nope: ") && stderr(&output).contains("/nope2: "), "{output:?}");
+    flip(&dir.path().join(&image), "/v/f65537", 8192, None);
+    assert!(expect(&postread(dir.path(), &paths), 1).contains("/v/f65537: BAD"));
+    expect(&postread(dir.path(), &["verify", &image, "/nope"]), 2);
+}
+
+/// The output fails, and a file is bad: that the file is bad is what counts.
+#[test]
+fn a_failing_output_hides_no_bad_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity");
+    let commands: [&[&str]; 6] = [
+        &["verify", &image],
+        &["verify", &image, "--json"],
+        &["extract", &image, "/v", "-C", "out"],
+        &["extract", &image, "/v", "-C", "out-json", "--json"],
+        &["check", "list"],
+        &["check", "list", "--json"],
+    ];
+    fs::write(dir.path().join("file"), "good").unwrap();
+    let digest = expect(&postread(dir.path(), &["digest", "file"]), 0);
+    fs::write(dir.path().join("list"), digest).unwrap();
+    for command in commands {
+        let output = into_full(dir.path(), command);
+        assert_eq!(output.status.code(), Some(4), "{command:?} {output:?}");
+    }
+    fs::remove_dir_all(dir.path().join("out")).unwrap();
+    fs::remove_dir_all(dir.path().join("out-json")).unwrap();
+    flip(&dir.path().join(&image), "/v/f65537", 8192, None);
+    fs::write(dir.path().join("file"), "evil").unwrap();
+    for command in commands {
+        let output = into_full(dir.path(), command);
+        assert_eq!(output.status.code(), Some(1), "{command:?} {output:?}");
+        assert!(stderr(&output).contains("output: "), "{command:?} {output:?}");
+    }
+}
+
+#[test]
+fn numbers_without_meaning_are_usage_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity");
+    let cat = ["cat", &image, "/v/f65537", "--range"];
+    assert_eq!(expect(&postread(dir.path(), &[&cat[..], &["65536..70000"]].concat()), 0).len(), 1);
+    assert_eq!(expect(&postread(dir.path(), &[&cat[..], &["65537.."]].concat()), 0).len(), 0);
+    let output = postread(dir.path(), &[&cat[..], &["65538.."]].concat());
+    expect(&output, 2);
+    assert!(stderr(&output).contains("65537 bytes"), "{output:?}");
+    for jobs in ["0", "1025", "18446744073709551615", "-1", "x"] {
+        let jobs = format!("--jobs={jobs}");
+        expect(&postread(dir.path(), &["verify", &image, &jobs]), 2);
+        expect(&postread(dir.path(), &["extract", &image, "-C", "out", &jobs]), 2);
+    }
+    for n in ["0", "2049", "18446744073709551615"] {
+        let n = format!("--max-active={n}");
+        expect(&postread(dir.path(), &["verify", &image, "--queue=bound", &n]), 2);
+    }
+    expect(&postread(dir.path(), &["verify", &image, "--queue=bound", "--max-active=2048"]), 0);
+    assert!(!dir.path().join("out").exists());
+}
+
+/// A pipe without a writer: opening one as usual would wait for ever.
+#[test]
+fn pipes_and_devices_are_no_images() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for target in ["pipe", "/dev/null", "."] {
+        let commands: [&[&str]; 5] = [
+            &["ls", target],
+            &["inspect", target],
+            &["verify", target],
+            &["cat", target, "/f"],
+            &["extract", target, "-C", "out"],
+        ];
+        for command in commands {
+            let output = postread(dir.path(), command);
+            expect(&output, 2);
+            assert!(stderr(&output).contains("not an image"), "{command:?} {output:?}");
+        }
+    }
+}
+
+#[test]
+fn messages_name_the_root_and_the_directory_of_unfinished_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity");
+    fs::create_dir(dir.path().join("out")).unwrap();
+    symlink("/tmp", dir.path().join("out/.postread-partial")).unwrap();
+    let output = postread(dir.path(), &["extract", &image, "-C", "out"]);
+    expect(&output, 4);
+    assert!(stderr(&output).contains("out/.postread-partial: "), "{output:?}");
+
+    let Some(mke2fs) = postread_tests::require_tool("mke2fs") else { return };
+    let mut command = Command::new(mke2fs);
+    command.current_dir(&dir).args(["-q", "-t", "ext4", "-O", "metadata_csum", "image", "4M"]);
+    postread_tests::run(&mut command);
+    flip(&dir.path().join("image"), "/", 40, None);
+    for command in [&["extract", "image", "-C", "out2"][..], &["verify", "image"]] {
+        let output = postread(dir.path(), command);
+        expect(&output, 1);
+        assert!(stderr(&output).contains("/: corrupt directory block"), "{output:?}");
+    }
+}
