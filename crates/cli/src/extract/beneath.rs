@@ -7,7 +7,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawMode, ResolveFlags, openat2};
@@ -60,14 +60,18 @@ pub(super) struct Beneath {
 
 impl Beneath {
     /// Makes the directory if it is not there, and opens it.
-    pub(super) fn open(dir: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(dir)?;
-        let top: OwnedFd = File::open(dir)?.into();
+    ///
+    /// The error comes with the path that it is about.
+    pub(super) fn open(dir: &Path) -> Result<Self, (PathBuf, io::Error)> {
+        let of_dir = |error| (dir.to_owned(), error);
+        std::fs::create_dir_all(dir).map_err(of_dir)?;
+        let top: OwnedFd = File::open(dir).map_err(of_dir)?.into();
+        let of_partial = |error: io::Error| (dir.join(PARTIAL), error);
         match rustix::fs::mkdirat(&top, PARTIAL, Mode::RWXU) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(of_partial(error.into())),
         }
-        let partial = open_dir(top.as_fd(), PARTIAL.as_bytes())?;
+        let partial = open_dir(top.as_fd(), PARTIAL.as_bytes()).map_err(of_partial)?;
         Ok(Self { top: Arc::new(top), partial })
     }
 
@@ -116,7 +120,8 @@ impl Beneath {
     }
 }
 
-fn open_dir(from: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
+/// A directory beneath another, without following links.
+pub(super) fn open_dir(from: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(openat2(from, path, flags, Mode::empty(), resolve)?)

@@ -3,6 +3,7 @@
 //! `docs/ciphertext-layout.md` describes it. The manifest is a line of JSON an inode, so that it can be written and
 //! read piece by piece.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use postread::image::{Image, ImageError};
 use postread_fsimage::ext4::{self, ExtentKind, FileType, Inode, Timestamp};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::exit::{Failure, Outcome};
 use crate::image::outcome_of;
@@ -18,7 +20,7 @@ use crate::progress::Progress;
 use crate::text::{bytes_for_stderr, complain, name_for_stderr};
 
 /// What the first line says it is.
-pub(super) const FORMAT: &str = "postread-ciphertext-1";
+pub(super) const FORMAT: &str = "postread-ciphertext-2";
 /// The manifest's name.
 pub(super) const MANIFEST: &str = "manifest.jsonl";
 /// The directory of contents, a file an inode, named by its number.
@@ -83,6 +85,9 @@ pub(super) struct Entry {
     /// The ranges of a file that hold ciphertext, start and length in bytes; all else reads as zeros, undecrypted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) data: Vec<(u64, u64)>,
+    /// Of a file: the SHA-256 of those ranges, one behind the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sha256: Option<Hex>,
     /// Extended attributes, name and value as Linux's calls take them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) xattrs: Vec<(Hex, Hex)>,
@@ -107,8 +112,8 @@ struct Saver<'a> {
     progress: &'a Progress,
     saved: Saved,
     outcome: Outcome,
-    /// Inodes whose contents are saved already under another name.
-    seen: std::collections::HashSet<u32>,
+    /// Inodes of several names whose contents are saved already, and their digests.
+    seen: HashMap<u32, Hex>,
 }
 
 /// Saves every encrypted inode at and beneath a directory, and the directories that lead there.
@@ -125,7 +130,7 @@ pub(crate) fn save(image: &Image, root: &Inode, dir: &Path, progress: &Progress)
         progress,
         saved: Saved::default(),
         outcome: Outcome::Good,
-        seen: std::collections::HashSet::new(),
+        seen: HashMap::new(),
     };
     let superblock = image.fs().superblock();
     let root_context = image.fs().fscrypt_context(root).map_err(|error| {
@@ -193,7 +198,10 @@ impl Saver<'_> {
             _ => None,
         };
         let attributes = super::Attributes::of(inode, &fs.xattrs(inode).map_err(image)?);
-        let data = if kind == Kind::File { self.contents(inode)? } else { Vec::new() };
+        let (data, sha256) = match kind {
+            Kind::File => self.contents(inode).map(|(data, sha256)| (data, Some(sha256)))?,
+            _ => (Vec::new(), None),
+        };
         let time = |time: Timestamp| (time.seconds, time.nanoseconds);
         let entry = Entry {
             inode: inode.ino,
@@ -210,6 +218,7 @@ impl Saver<'_> {
             context: context.map(hex::encode),
             target: target.map(hex::encode),
             data,
+            sha256,
             xattrs: attributes.xattrs.iter().map(|(name, value)| (hex::encode(name), hex::encode(value))).collect(),
         };
         self.line(&entry)?;
@@ -221,15 +230,16 @@ impl Saver<'_> {
         Ok(())
     }
 
-    /// Saves a file's ciphertext, and tells which ranges hold any.
-    fn contents(&mut self, inode: &Inode) -> Result<Vec<(u64, u64)>, SaveError> {
+    /// Saves a file's ciphertext, and tells which ranges hold any, and their digest: always the image's, so that a file
+    /// that was there already and is not what it was is found on restoring.
+    fn contents(&mut self, inode: &Inode) -> Result<(Vec<(u64, u64)>, Hex), SaveError> {
         let image = |error: ext4::Error| SaveError::Image(error.into());
         let fs = self.image.fs();
         let extents = fs.extents(inode).map_err(image)?;
         let written = extents.iter().filter(|extent| extent.kind == ExtentKind::Written);
         let data: Vec<(u64, u64)> = written.clone().map(|extent| (extent.logical, extent.len)).collect();
-        if !self.seen.insert(inode.ino) {
-            return Ok(data);
+        if let Some(sha256) = self.seen.get(&inode.ino) {
+            return Ok((data, sha256.clone()));
         }
         let length = data.last().map_or(0, |(start, length)| start + length);
         let path = self.data.join(inode.ino.to_string());
@@ -238,13 +248,13 @@ impl Saver<'_> {
             inode.mtime.nanoseconds.min(999_999_999),
         ));
         let there = fs::symlink_metadata(&path).ok().filter(|found| found.is_file() && found.len() == length);
-        if there.is_some_and(|found| found.modified().ok() == time) {
-            self.saved.already_there += 1;
-            return Ok(data);
-        }
+        let there = there.is_some_and(|found| found.modified().ok() == time);
         let unfinished = self.data.join(format!("{}.part", inode.ino));
-        let out = File::create(&unfinished)?;
-        out.set_len(length)?;
+        let out = if there { None } else { Some(File::create(&unfinished)?) };
+        if let Some(out) = &out {
+            out.set_len(length)?;
+        }
+        let mut hash = Sha256::new();
         let mut buf = vec![0; STEP.min(length) as usize];
         for extent in written {
             let mut at = 0;
@@ -254,18 +264,30 @@ impl Saver<'_> {
                 fs.device()
                     .read_exact_at(&mut buf[..n], from)
                     .map_err(|source| SaveError::Image(ext4::Error::Io { offset: from, len: n, source }.into()))?;
-                out.write_all_at(&buf[..n], extent.logical + at)?;
+                hash.update(&buf[..n]);
+                if let Some(out) = &out {
+                    out.write_all_at(&buf[..n], extent.logical + at)?;
+                }
                 at += n as u64;
                 self.progress.advance(n as u64);
             }
-            self.saved.bytes += extent.len;
+            self.saved.bytes += if there { 0 } else { extent.len };
         }
-        if let Some(time) = time {
-            out.set_modified(time)?;
+        let sha256 = hex::encode(hash.finalize());
+        if inode.nlink > 1 {
+            self.seen.insert(inode.ino, sha256.clone());
         }
-        fs::rename(&unfinished, &path)?;
+        match out {
+            Some(out) => {
+                if let Some(time) = time {
+                    out.set_modified(time)?;
+                }
+                fs::rename(&unfinished, &path)?;
+            }
+            None => self.saved.already_there += 1,
+        }
         self.progress.file_done();
-        Ok(data)
+        Ok((data, sha256))
     }
 }
 

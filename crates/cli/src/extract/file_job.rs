@@ -11,6 +11,7 @@ use postread::Plan;
 use postread_fsimage::ext4::{ExtentKind, Inode};
 use postread_io::BlockStatus;
 
+use super::saved_file::{SavedError, SavedFile};
 use super::{Attributes, Extraction, split};
 use crate::commands::cat_image::{PlanError, plan_of};
 use crate::exit::Outcome;
@@ -30,8 +31,8 @@ pub(super) struct FileJob {
 pub(crate) enum From {
     /// An inode of the image, whose path in it may have a trusted digest.
     Inode { inode: Box<Inode>, path: Vec<u8> },
-    /// A plan, and which ranges hold data.
-    Plan { plan: Plan, data: Vec<Range<u64>>, block_size: u64 },
+    /// Saved ciphertext, and which ranges of the plaintext hold data.
+    Saved { saved: SavedFile, plan: Plan, data: Vec<Range<u64>>, block_size: u64 },
 }
 
 /// How a file is read.
@@ -50,6 +51,11 @@ enum JobError {
     Plan(#[from] PlanError),
     #[error("{0}")]
     Output(#[from] io::Error),
+    #[error(transparent)]
+    Saved(#[from] SavedError),
+    /// No ext4 file is so long.
+    #[error("its size is {0} bytes")]
+    Size(u64),
     #[error("at byte {offset}: {status}")]
     Block { offset: u64, status: Box<BlockStatus> },
 }
@@ -59,15 +65,20 @@ impl JobError {
         match self {
             Self::Plan(error) => error.outcome(),
             Self::Output(_) => Outcome::Environment,
+            Self::Saved(error) => error.outcome(),
+            Self::Size(_) => Outcome::Usage,
             Self::Block { status, .. } => outcome_of(status),
         }
     }
 }
 
 impl From {
-    fn read(self, extraction: &Extraction<'_>) -> Result<Reading, PlanError> {
+    fn read(self, extraction: &Extraction<'_>) -> Result<Reading, JobError> {
         let (inode, path) = match self {
-            Self::Plan { plan, data, block_size } => return Ok(Reading { plan, data, read_holes: false, block_size }),
+            Self::Saved { saved, plan, data, block_size } => {
+                saved.check()?;
+                return Ok(Reading { plan, data, read_holes: false, block_size });
+            }
             Self::Inode { inode, path } => (inode, path),
         };
         let image = extraction.image.expect("a file of an image comes with it");
@@ -77,7 +88,7 @@ impl From {
             data.push(0..inode.size);
         } else {
             for extent in image.fs().extents_from(&inode, 0) {
-                let extent = extent.map_err(postread::image::ImageError::from)?;
+                let extent = extent.map_err(|error| PlanError::Image(error.into()))?;
                 let range = extent.logical..extent.end().min(inode.size);
                 if extent.kind == ExtentKind::Written && !range.is_empty() {
                     data.push(range);
@@ -109,6 +120,10 @@ impl Extraction<'_> {
     fn write_file(&self, job: FileJob, tag: &str) -> Result<(), JobError> {
         let FileJob { path, dir, size, from, attributes, .. } = job;
         let reading = from.read(self)?;
+        // Block numbers within a file have 32 bits.
+        if size > reading.block_size << 32 {
+            return Err(JobError::Size(size));
+        }
         let file = self.top.begin(tag)?;
         file.set_len(size)?;
         self.copy(&path, &reading, size, &file)?;

@@ -6,9 +6,11 @@ pub(crate) mod ciphertext;
 mod file_job;
 pub(crate) mod from_image;
 pub(crate) mod restore;
+mod saved_file;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -27,7 +29,7 @@ use crate::exit::{Failure, Outcome};
 use crate::image::Trusted;
 use crate::progress::Progress;
 use crate::report::{ListReport, Name};
-use crate::text::{bytes_for_stderr, complain, name_for_stderr};
+use crate::text::{bytes_for_stderr, complain, name_for_stderr, output_failed_after};
 
 /// Files found and not yet taken by a thread.
 const WAITING: usize = 64;
@@ -101,6 +103,10 @@ pub(crate) struct Feed<'a> {
     /// The first path of each inode of several names.
     first: HashMap<u32, Vec<u8>>,
     links: Vec<HardLink>,
+    /// Hashes of the paths that came before: a second entry of the same name is the image's fault, and would be told
+    /// as one of the directory's.
+    names: HashSet<u64>,
+    hasher: RandomState,
     parent: Option<(Vec<u8>, Arc<OwnedFd>)>,
 }
 
@@ -119,8 +125,8 @@ impl<'a> Extraction<'a> {
         dir: &Path,
         report: Option<ListReport<Box<dyn Write + Send>>>,
     ) -> Result<Self, Failure> {
-        let top =
-            Beneath::open(dir).map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(dir))))?;
+        let top = Beneath::open(dir)
+            .map_err(|(path, error)| Failure::environment(format!("{}: {error}", name_for_stderr(&path))))?;
         let owners = rustix::process::geteuid().is_root();
         let shared = Shared {
             counts: Counts::default(),
@@ -156,6 +162,8 @@ impl<'a> Extraction<'a> {
                 directories: Vec::new(),
                 first: HashMap::new(),
                 links: Vec::new(),
+                names: HashSet::new(),
+                hasher: RandomState::new(),
                 parent: None,
             };
             walk(&mut feed);
@@ -228,11 +236,12 @@ impl<'a> Extraction<'a> {
             complain(format_args!("warning: the file system does not take the extended attribute {name}: left out"));
         }
         if let Some(error) = shared.broken {
-            return Err(crate::text::output_failed(error));
+            return Err(output_failed_after(shared.outcome, error));
         }
         let counts = Counts { exit_status: shared.outcome.code(), ..shared.counts };
         if let Some(mut report) = shared.report {
-            report.push(&Entry::Summary(counts)).and_then(|()| report.end()).map_err(crate::text::output_failed)?;
+            let ended = report.push(&Entry::Summary(counts)).and_then(|()| report.end());
+            ended.map_err(|error| output_failed_after(shared.outcome, error))?;
         }
         Ok((shared.outcome, counts))
     }
@@ -244,9 +253,12 @@ impl Feed<'_> {
     }
 
     /// Whether the last name of `path` may be made; told where not.
-    fn name_is_fine(&self, path: &[u8], name: &[u8]) -> bool {
+    fn name_is_fine(&mut self, path: &[u8], name: &[u8]) -> bool {
         let outcome = check_name(name).map_err(|bad| bad.to_string()).and_then(|()| match path {
             path if path == beneath::PARTIAL.as_bytes() => Err("refused: unfinished files lie there".to_owned()),
+            path if !self.names.insert(self.hasher.hash_one(path)) => {
+                Err("refused: its directory has a second entry of this name".to_owned())
+            }
             _ => Ok(()),
         });
         outcome.inspect_err(|why| self.failed(path, why, Outcome::Usage)).is_ok()
@@ -259,7 +271,13 @@ impl Feed<'_> {
         {
             return Ok(fd.clone());
         }
-        let fd = self.extraction.top.directory(dir)?;
+        // A walk goes down step by step: long paths are not looked up from the top each time.
+        let fd = match &self.parent {
+            Some((last, fd)) if !last.is_empty() && split(dir).0 == last => {
+                Arc::new(beneath::open_dir(fd.as_fd(), split(dir).1)?)
+            }
+            _ => self.extraction.top.directory(dir)?,
+        };
         self.parent = Some((dir.to_vec(), fd.clone()));
         Ok(fd)
     }
@@ -269,8 +287,8 @@ impl Feed<'_> {
         let made = self.parent(path).and_then(|dir| {
             beneath::make_directory(dir.as_fd(), split(path).1)?;
             // An earlier run may have left it without the right to write.
-            let own = self.extraction.top.directory(path)?;
-            Ok(rustix::fs::fchmod(&*own, rustix::fs::Mode::RWXU)?)
+            let own = beneath::open_dir(dir.as_fd(), split(path).1)?;
+            Ok(rustix::fs::fchmod(&own, rustix::fs::Mode::RWXU)?)
         });
         if let Err(error) = made {
             self.failed(path, &error, Outcome::Environment);

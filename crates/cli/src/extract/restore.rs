@@ -13,6 +13,7 @@ use postread_fsimage::ext4::Timestamp;
 use postread_io::{PreadConfig, PreadOptions, PreadPool};
 
 use super::ciphertext::{DATA, Entry, FORMAT, Header, Kind, MANIFEST, line_name};
+use super::saved_file::SavedFile;
 use super::{Attributes, Feed, file_job};
 use crate::exit::{Failure, Outcome};
 use crate::text::name_for_stderr;
@@ -216,7 +217,12 @@ impl<'a> Saved<'a> {
     fn contents(&self, entry: &Entry, key: ContentsKey) -> Result<file_job::From, Trouble> {
         let block_size = self.facts.block_size as u64;
         let path = self.dir.join(DATA).join(entry.inode.to_string());
-        let file = File::open(&path)
+        let sha256 = entry.sha256.as_deref().ok_or_else(|| malformed("a file without a sha256"))?;
+        let sha256 = bytes(sha256)?.try_into().map_err(|_| malformed("a sha256 that is not of 32 bytes"))?;
+        let saved = SavedFile::open(&path, entry.data.clone(), sha256)
+            .map_err(|error| Trouble(error.outcome(), error.to_string()))?;
+        let file = saved
+            .file()
             .map_err(|error| Trouble(Outcome::Environment, format!("{}: {error}", name_for_stderr(&path))))?;
         let source = Arc::new(self.pool.file(file, PreadOptions::default()));
         let mut extents = Vec::new();
@@ -236,7 +242,7 @@ impl<'a> Saved<'a> {
         }
         let map = ExtentMap::new(source, extents).map_err(malformed)?;
         let plan = Plan::new(Arc::new(map), entry.size).step(Arc::new(DecryptStep::new(Arc::new(key), 0)));
-        Ok(file_job::From::Plan { plan, data, block_size })
+        Ok(file_job::From::Saved { saved, plan, data, block_size })
     }
 }
 

@@ -9,9 +9,13 @@ use crate::common::*;
 
 /// An image of `tree` whose directory blocks were edited: every `from` there is `to`, of the same length.
 fn edited(dir: &Path, edits: &[(&[u8], &[u8])]) -> Option<()> {
+    edited_with(dir, "^metadata_csum,^dir_index", edits)
+}
+
+fn edited_with(dir: &Path, features: &str, edits: &[(&[u8], &[u8])]) -> Option<()> {
     let mke2fs = postread_tests::require_tool("mke2fs")?;
     let mut command = Command::new(mke2fs);
-    command.current_dir(dir).args(["-q", "-t", "ext4", "-O", "^metadata_csum,^dir_index", "-d", "tree", "image", "4M"]);
+    command.current_dir(dir).args(["-q", "-F", "-t", "ext4", "-I", "256", "-O", features, "-d", "tree", "image", "4M"]);
     postread_tests::run(&mut command);
     let mut bytes = fs::read(dir.join("image")).unwrap();
     for (from, to) in edits {
@@ -43,8 +47,8 @@ fn names_and_links_do_not_lead_out() {
         [(b"QQslashQ", b"../evil1"), (b"QQnulQQ1", b"evil\0xx1"), (b"QQdirQQ1", b"QQdirQQ0")];
     let Some(()) = edited(dir.path(), &edits) else { return };
     let output = postread(dir.path(), &["extract", "image", "-C", "out"]);
-    expect(&output, 4);
-    for told in ["holds a slash", "holds a NUL", "QQdirQQ0: something that is no directory is in the way"] {
+    expect(&output, 2);
+    for told in ["holds a slash", "holds a NUL", "QQdirQQ0: refused: its directory has a second entry of this name"] {
         assert!(stderr(&output).contains(told), "{output:?}");
     }
     assert_eq!(fs::read_to_string(outside.join("victim")).unwrap(), "untouched");
@@ -53,6 +57,57 @@ fn names_and_links_do_not_lead_out() {
     // Listings go on, whatever the names are.
     let listed = postread(dir.path(), &["ls", "-R", "image"]);
     assert!(listed.status.code().is_some_and(|code| code != 101));
+}
+
+/// `.` and `..` are a directory's own in its first two places only: elsewhere they are names, and bad ones.
+#[test]
+fn entries_named_as_dots_are_refused_and_counted() {
+    let file: (&[u8], &[u8]) = (b"\x02\x01QQ", b"\x02\x01..");
+    let directory: (&[u8], &[u8]) = (b"\x01\x02Z\0", b"\x01\x02.\0");
+    for (features, edits) in
+        [("^metadata_csum,^dir_index", [file, directory]), ("^metadata_csum,^dir_index,inline_data", [file, directory])]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree/sub");
+        fs::create_dir_all(tree.join("Z")).unwrap();
+        fs::write(tree.join("QQ"), "evil").unwrap();
+        fs::write(tree.join("fine"), "fine").unwrap();
+        let Some(()) = edited_with(dir.path(), features, &edits) else { return };
+        let output = postread(dir.path(), &["extract", "image", "-C", "out", "--json"]);
+        let report: serde_json::Value = serde_json::from_str(&expect(&output, 2)).unwrap();
+        let entries = report["results"].as_array().unwrap();
+        let mut refused: Vec<_> = entries.iter().filter_map(|entry| entry["path"].as_str()).collect();
+        refused.sort();
+        assert_eq!(refused, ["sub/.", "sub/.."], "{features}: {report}");
+        assert_eq!(entries.last().unwrap()["failed"], 2);
+        let made: Vec<_> = fs::read_dir(dir.path().join("out/sub")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(made, ["fine"]);
+    }
+}
+
+/// One name for a link, a directory and a file, and a size that no file has: the image's fault, not the directory's.
+#[test]
+fn what_no_directory_could_take_is_the_images_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("QQsameQ1")).unwrap();
+    fs::write(tree.join("QQsameQ1/in"), "in").unwrap();
+    fs::write(tree.join("QQsameQ2"), "file").unwrap();
+    symlink("target", tree.join("QQsameQ3")).unwrap();
+    fs::write(tree.join("huge"), "huge").unwrap();
+    let edits: [(&[u8], &[u8]); 3] =
+        [(b"QQsameQ1", b"QQsameQ0"), (b"QQsameQ2", b"QQsameQ0"), (b"QQsameQ3", b"QQsameQ0")];
+    let Some(()) = edited(dir.path(), &edits) else { return };
+    let output = postread(dir.path(), &["extract", "image", "-C", "out"]);
+    expect(&output, 2);
+    assert_eq!(stderr(&output).matches("QQsameQ0: refused: its directory has a second entry").count(), 2, "{output:?}");
+    let Some(debugfs) = postread_tests::require_tool("debugfs") else { return };
+    let mut command = Command::new(debugfs);
+    command.current_dir(&dir).args(["-w", "-R", "set_inode_field /huge size 9223372036854775807", "image"]);
+    postread_tests::run(&mut command);
+    let output = postread(dir.path(), &["extract", "image", "-C", "out2"]);
+    expect(&output, 2);
+    assert!(stderr(&output).contains("huge: its size is 9223372036854775807 bytes"), "{output:?}");
 }
 
 /// A link that an earlier extraction, or anybody, left in the way is not followed.
@@ -82,7 +137,7 @@ fn saved_ciphertext_is_not_trusted() {
     let key = key("key64.bin");
     let saved = dir.path().join("saved");
     fs::create_dir_all(saved.join("data")).unwrap();
-    let header = r#"{"format":"postread-ciphertext-1","fs_uuid":"00000000000000000000000000000000","block_size":4096,"root":2,"root_context":null}"#;
+    let header = r#"{"format":"postread-ciphertext-2","fs_uuid":"00000000000000000000000000000000","block_size":4096,"root":2,"root_context":null}"#;
     let entry = |inode: u32, kind: &str, dir: u32, name: &str, rest: &str| {
         format!(
             r#"{{"inode":{inode},"type":"{kind}","directory":{dir},"raw_name":"{}","mode":33188,"uid":0,"gid":0,"links":1,"size":9223372036854775808,"atime":[0,0],"mtime":[0,0]{rest}}}"#,
@@ -108,7 +163,7 @@ fn saved_ciphertext_is_not_trusted() {
     made.sort();
     assert_eq!(made, ["in"]);
     assert!(!dir.path().join("evil").exists());
-    for bad in ["", "{}", "not json", &header.replace("4096", "4095"), &header.replace("-1", "-2")] {
+    for bad in ["", "{}", "not json", &header.replace("4096", "4095"), &header.replace("-2", "-1")] {
         fs::write(saved.join("manifest.jsonl"), bad).unwrap();
         expect(&postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", "out2", "--key", &key]), 2);
     }

@@ -7,4 +7,5 @@ mod keys;
 mod listing;
 mod outcomes;
 mod reports;
+mod saved;
 mod verify;

@@ -1,0 +1,66 @@
+//! Saved ciphertext that was damaged before it is restored.
+
+use std::fs;
+
+use crate::common::*;
+
+/// A file that is shorter, longer or other than what was saved is named and not delivered; the others are.
+#[test]
+fn damaged_ciphertext_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "verity-enc"), key("key64.bin"));
+    expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
+    let bytes = fs::read(dir.path().join(&image)).unwrap();
+    let key_bytes = fs::read(&key).unwrap();
+    let (_, inode) = locate(&bytes, "/enc/f65537", Some(&key_bytes));
+    let saved = dir.path().join(format!("saved/data/{}", inode.ino));
+    let good = fs::read(&saved).unwrap();
+    let mut flipped = good.clone();
+    flipped[8192] ^= 1;
+    let mut longer = good.clone();
+    longer.extend([0; 4096]);
+    let left: String =
+        text_of("tree.manifest").lines().filter(|l| !l.ends_with("/f65537")).map(|l| format!("{l}\n")).collect();
+    let damaged = [&good[..good.len() - 4096], &good[..65536], &good[..100], b"", &longer, &flipped];
+    for (i, damaged) in damaged.into_iter().enumerate() {
+        fs::write(&saved, damaged).unwrap();
+        for keep_going in [&[][..], &["--keep-going"]] {
+            let out = format!("out{i}-{}", keep_going.len());
+            let args = ["extract", "--from-ciphertext", "saved", "-C", &out, "--key", &key];
+            let output = postread(dir.path(), &[&args[..], keep_going].concat());
+            expect(&output, 1);
+            let told = format!("saved/data/{}: ", inode.ino);
+            assert!(stderr(&output).contains(&told) && stderr(&output).contains("f65537: "), "{i} {output:?}");
+            assert_eq!(manifest(&dir.path().join(out)), left, "{i}");
+        }
+    }
+    // A second run of saving passes over what is there; its digest is the image's nevertheless.
+    fs::write(&saved, &flipped).unwrap();
+    let time = std::time::UNIX_EPOCH
+        + std::time::Duration::new(inode.mtime.seconds.try_into().unwrap(), inode.mtime.nanoseconds);
+    fs::File::options().write(true).open(&saved).unwrap().set_modified(time).unwrap();
+    expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
+    let args = ["extract", "--from-ciphertext", "saved", "-C", "again", "--key", &key];
+    expect(&postread(dir.path(), &args), 1);
+    // And good again, it is restored.
+    fs::write(&saved, &good).unwrap();
+    expect(&postread(dir.path(), &args), 0);
+    assert_eq!(manifest(&dir.path().join("again")), text_of("tree.manifest"));
+}
+
+/// What the manifest must say of a file.
+#[test]
+fn a_file_without_a_digest_is_not_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
+    let manifest = dir.path().join("saved/manifest.jsonl");
+    let text = fs::read_to_string(&manifest).unwrap();
+    for (i, to) in ["\"other\":", "\"sha256\":\"00\",\"other\":"].into_iter().enumerate() {
+        fs::write(&manifest, text.replacen("\"sha256\":", to, 1)).unwrap();
+        let out = format!("out{i}");
+        let output = postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", &out, "--key", &key]);
+        expect(&output, 2);
+        assert!(stderr(&output).contains("sha256"), "{output:?}");
+    }
+}
