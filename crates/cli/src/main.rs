@@ -7,6 +7,7 @@ mod extract;
 mod hash_options;
 mod image;
 mod inputs;
+mod output_paths;
 mod progress;
 mod read_options;
 mod report;

@@ -1,5 +1,6 @@
 //! The options of everything that reads: where the steps run, how much memory is in flight, what is told afterwards.
 
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 use std::ops::Range;
 
@@ -121,7 +122,11 @@ pub(crate) fn parse_range(text: &str) -> Result<ByteRange, String> {
     let (start, end) = text.split_once("..").ok_or("a range is START..END, in bytes, with the end exclusive")?;
     let start = if start.is_empty() { 0 } else { parse_bytes(start)? };
     let end = if end.is_empty() { u64::MAX } else { parse_bytes(end)? };
-    if start > end { Err("the range ends before it begins".to_owned()) } else { Ok(ByteRange { start, end }) }
+    match start.cmp(&end) {
+        Ordering::Greater => Err("the range ends before it begins".to_owned()),
+        Ordering::Equal => Err("the range is empty: its end is exclusive".to_owned()),
+        Ordering::Less => Ok(ByteRange { start, end }),
+    }
 }
 
 impl ByteRange {

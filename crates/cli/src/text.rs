@@ -58,10 +58,12 @@ pub(crate) fn complain_of(path: &Path, message: impl Display) {
     complain(format_args!("{}: {message}", name_for_stderr(path)));
 }
 
-/// Output that could not be written. A reader that went away is no error worth a message.
+/// Output that could not be written. A reader that went away had what it wanted: that ends the command, and is no error.
 pub(crate) fn output_failed(error: io::Error) -> Failure {
-    let message = if error.kind() == io::ErrorKind::BrokenPipe { String::new() } else { format!("output: {error}") };
-    Failure::new(Outcome::Environment, message)
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::new(Outcome::Good, ""),
+        _ => Failure::environment(format_args!("output: {error}")),
+    }
 }
 
 /// Output that could not be written, where something else was found before: what was wrong with the data stands.

@@ -117,6 +117,18 @@ impl VerityArgs {
         self.refuse_for_image().is_err()
     }
 
+    /// Every file that is read, and what it is called on the command line.
+    pub(crate) fn inputs(&self) -> Vec<(&'static str, PathBuf)> {
+        let tree = self.merkle_tree.clone().or_else(|| sidecar(&self.file, ".verity-tree"));
+        let descriptor = self.descriptor.clone().or_else(|| sidecar(&self.file, ".verity-desc"));
+        let mut inputs = vec![("TARGET", self.file.clone())];
+        inputs.extend(tree.map(|path| ("the Merkle tree", path)));
+        inputs.extend(descriptor.map(|path| ("the descriptor", path)));
+        inputs.extend(self.signature.clone().map(|path| ("--signature", path)));
+        inputs.extend(self.cert.iter().cloned().map(|path| ("--cert", path)));
+        inputs
+    }
+
     /// Opens the file, finds out what its digest is and whether that is the one that is trusted.
     pub(crate) fn open(&self, engine: &Engine) -> Result<VerityTarget, Failure> {
         let path = &self.file;
@@ -246,7 +258,7 @@ impl VerityArgs {
         let certs = self
             .cert
             .iter()
-            .map(|path| Certificate::from_bytes(&read_small(path, 1 << 20)?).map_err(of(path, Outcome::Key)))
+            .map(|path| Certificate::from_bytes(&read_small(path, 1 << 20)?).map_err(of(path, Outcome::Usage)))
             .collect::<Result<Vec<_>, _>>()?;
         let by = verify(&signature, &found, &certs).map_err(|error| {
             let outcome = match error {

@@ -24,6 +24,10 @@ use crate::text::{complain, complain_of, escape_controls, name_for_stderr, outpu
 /// The most bad ranges of one file that a JSON report holds.
 const MAX_RANGES: usize = 1 << 16;
 
+/// Why no range of a file that failed is told.
+const NO_TREE: &str = "no bad range is known: there is no Merkle tree beside the file (the salt and the block size must \
+                       be those that the list was made with: --salt, --block-size)";
+
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
     /// A list of lines `ALG:HEX PATH`, as `postread digest` prints them (- for standard input)
@@ -290,7 +294,7 @@ fn list_ranges(job: &Job<Wanted>, range: impl FnMut(BadRange), mut why_not: impl
     let Wanted { digest, descriptor } = &job.tag;
     match sidecar::bad_ranges(&job.path, &job.params, digest, descriptor.as_ref(), range) {
         Ok(true) => {}
-        Ok(false) => why_not("no bad range is known: there is no Merkle tree beside the file".into()),
+        Ok(false) => why_not(NO_TREE.into()),
         Err(why) => why_not(why),
     }
 }

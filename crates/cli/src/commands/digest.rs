@@ -13,6 +13,7 @@ use crate::digest_files::{FileError, Job, digest_all, is_small};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
 use crate::inputs::Inputs;
+use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::report::{ListReport, Name};
 use crate::text::{complain_of, escape_controls, name_for_stderr, output_failed};
@@ -89,6 +90,11 @@ pub(crate) fn run(args: &DigestArgs) -> CommandResult {
     let only = inputs.single().map(Path::to_owned);
     if (args.out_merkle_tree.is_some() || args.out_descriptor.is_some()) && only.is_none() {
         return Err(Failure::usage("--out-merkle-tree and --out-descriptor take one file"));
+    }
+    if let Some(file) = &only {
+        let outputs = [("--out-merkle-tree", &args.out_merkle_tree), ("--out-descriptor", &args.out_descriptor)];
+        let outputs: Vec<_> = outputs.into_iter().filter_map(|(what, path)| Some((what, path.as_deref()?))).collect();
+        refuse_overwriting(&outputs, &[("the input", file)])?;
     }
     let progress = Progress::new(args.quiet);
     let size = only.as_ref().and_then(|path| path.metadata().ok()).map(|metadata| metadata.len());

@@ -50,7 +50,7 @@ pub(crate) fn run(command: &KeyCommand) -> CommandResult {
     let KeyWhat::Id(args) = &command.command;
     postread_sys::hardening::set_not_dumpable().map_err(Failure::environment)?;
     let secret = read_secret(&args.file)?;
-    let bad = |error| Failure::new(Outcome::Key, format!("{}: {error}", name_for_stderr(&args.file)));
+    let bad = |error| Failure::usage(format!("{}: {error}", name_for_stderr(&args.file)));
     let names = if args.hw_wrapped {
         let named = HwKdf::ALL.into_iter().map(|kdf| {
             let key = MasterKey::hardware_wrapped(&secret, kdf).map_err(bad)?;

@@ -6,13 +6,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 use postread::image::{Image, ImageError};
+use postread_fscrypt::MissingKey;
 use postread_fsimage::ext4::{FileType, Inode};
 use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{ImageArgs, bytes_of, canonical, kind_name, mode_string, outcome_of, resolve, time_string};
+use crate::image::{ImageArgs, bytes_of, canonical, compare_paths, kind_name, mode_string, outcome_of, resolve, time_string};
 use crate::report::{ListReport, Name};
-use crate::text::{bytes_for_stderr, complain, output_failed, write_name};
+use crate::text::{bytes_for_stderr, complain, name_for_stderr, output_failed, write_name};
+
+/// More policies without their keys than this are not told one by one.
+const MISSING_MAX: usize = 16;
 
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
@@ -71,6 +75,10 @@ struct Listing<'a> {
     output: Output,
     terminal: bool,
     outcome: Outcome,
+    /// Whether a key that was given fits a policy that was met.
+    fits: bool,
+    /// The keys wanted by policies that none fits, as they were met.
+    missing: Vec<MissingKey>,
 }
 
 pub(crate) fn run(args: &LsArgs) -> CommandResult {
@@ -83,8 +91,13 @@ pub(crate) fn run(args: &LsArgs) -> CommandResult {
         false => Output::Lines(stdout),
     };
     let terminal = io::stdout().is_terminal();
-    let mut listing = Listing { args, image, output, terminal, outcome: Outcome::Good };
+    let mut listing =
+        Listing { args, image, output, terminal, outcome: Outcome::Good, fits: false, missing: Vec::new() };
+    listing.meet(&inode);
     if !inode.is_dir() {
+        if args.path.as_ref().is_some_and(|path| bytes_of(path).ends_with(b"/")) {
+            return Err(Failure::usage(format!("{}: not a directory", bytes_for_stderr(&path))));
+        }
         let name = path.rsplit(|&b| b == b'/').next().unwrap_or(&path).to_vec();
         listing.show(&name, false, &inode)?;
     } else if args.recursive {
@@ -97,6 +110,12 @@ pub(crate) fn run(args: &LsArgs) -> CommandResult {
         Output::Json(report) => report.end(),
     }
     .map_err(output_failed)?;
+    if !listing.fits {
+        for missing in &listing.missing {
+            complain(format_args!("{}: {missing}", name_for_stderr(&args.target)));
+            listing.outcome = listing.outcome.worst(Outcome::Key);
+        }
+    }
     Ok(listing.outcome)
 }
 
@@ -120,15 +139,40 @@ impl Listing<'_> {
         Ok(())
     }
 
+    /// Everything beneath a directory, sorted as one directory is, each before what is in it.
     fn walk(&mut self, dir: &Inode, path: &[u8]) -> Result<(), Failure> {
+        let mut sorted = Vec::new();
         for visit in self.image.walk(dir.ino) {
             match (visit.inode, visit.entry) {
-                (Ok(inode), Some(entry)) => self.show(&visit.path, entry.no_key, &inode)?,
+                (Ok(inode), Some(entry)) => sorted.push((visit.path.into_boxed_slice(), entry.no_key, inode.ino)),
                 (Ok(_), None) => {}
                 (Err(error), _) => self.broken(&[path, b"/", &visit.path].concat(), &error),
             }
         }
+        sorted.sort_unstable_by(|(a, ..), (b, ..)| compare_paths(a, b));
+        for (name, no_key, ino) in sorted {
+            match self.image.fs().inode(ino) {
+                Ok(inode) => self.show(&name, no_key, &inode)?,
+                Err(error) => self.broken(&[path, b"/", &name].concat(), &error.into()),
+            }
+        }
         Ok(())
+    }
+
+    /// Notes whether one of the keys that were given is the one that this inode needs.
+    fn meet(&mut self, inode: &Inode) {
+        if self.fits || !self.args.image.keys.given() || self.missing.len() == MISSING_MAX {
+            return;
+        }
+        // What is wrong with a context is told where the context is used.
+        let Ok(Some(context)) = self.image.context(inode) else { return };
+        match self.image.keys().find(&context.policy) {
+            Ok(_) => self.fits = true,
+            Err(missing) if self.missing.iter().all(|other| other.wanted != missing.wanted) => {
+                self.missing.push(missing);
+            }
+            Err(_) => {}
+        }
     }
 
     fn broken(&mut self, path: &[u8], error: &ImageError) {
@@ -137,6 +181,7 @@ impl Listing<'_> {
     }
 
     fn show(&mut self, name: &[u8], no_key: bool, inode: &Inode) -> Result<(), Failure> {
+        self.meet(inode);
         let target = if inode.file_type == FileType::Symlink && (self.args.long || self.args.json) {
             match self.image.link_target(inode) {
                 Ok(target) => Some(target.target),
@@ -158,7 +203,7 @@ impl Listing<'_> {
                 links: inode.nlink,
                 uid: inode.uid,
                 gid: inode.gid,
-                size: inode.size,
+                size: size_of(inode, target.as_deref()),
                 modified: time_string(inode.mtime),
                 encrypted: inode.is_encrypted(),
                 verity: inode.is_verity(),
@@ -167,6 +212,14 @@ impl Listing<'_> {
             Output::Lines(out) => line(out, self.args, self.terminal, name, inode, target.as_deref()),
         }
         .map_err(output_failed)
+    }
+}
+
+/// A size as `stat` has it: an encrypted link's is that of the target that is shown, as since Linux 5.15.
+fn size_of(inode: &Inode, target: Option<&[u8]>) -> u64 {
+    match target {
+        Some(target) if inode.is_encrypted() => target.len() as u64,
+        _ => inode.size,
     }
 }
 
@@ -184,7 +237,7 @@ fn line(
     if args.long {
         let size = match inode.device() {
             Some((major, minor)) => format!("{major}, {minor}"),
-            None => inode.size.to_string(),
+            None => size_of(inode, target).to_string(),
         };
         let (mode, time) = (mode_string(inode), time_string(inode.mtime));
         write!(out, "{mode} {:>3} {:>5} {:>5} {size:>10} {time} ", inode.nlink, inode.uid, inode.gid)?;

@@ -8,10 +8,12 @@ use clap::Args;
 use postread_sys::filesystem::of_file;
 use postread_sys::fsverity;
 use postread_verity::{Digest, FileDigest, alg_from_number, list};
+use serde::Serialize;
 
 use super::enable::{hint, outcome_of};
 use crate::digest_files::open_regular;
 use crate::exit::{CommandResult, Outcome};
+use crate::report::{ListReport, Name};
 use crate::text::{complain_of, escape_controls, output_failed};
 
 #[derive(Args, Debug)]
@@ -19,14 +21,46 @@ pub(crate) struct MeasureArgs {
     /// Files on a file system with fs-verity
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
+    /// Print a report in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One result in the report.
+#[derive(Serialize)]
+struct MeasureResult {
+    #[serde(flatten)]
+    name: Name,
+    #[serde(flatten)]
+    what: What,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum What {
+    Digest { digest: String },
+    Error { error: String, exit_status: u8 },
 }
 
 pub(crate) fn run(args: &MeasureArgs) -> CommandResult {
     let mut outcome = Outcome::Good;
     let mut out = io::stdout();
     let terminal = out.is_terminal();
+    let mut report = match args.json {
+        true => Some(ListReport::begin(io::stdout(), "postread-measure-1").map_err(output_failed)?),
+        false => None,
+    };
     for path in &args.files {
-        match measure(path) {
+        let result = measure(path);
+        if let Some(report) = &mut report {
+            let what = match &result {
+                Ok(digest) => What::Digest { digest: digest.to_string() },
+                Err((what, error)) => What::Error { error: error.clone(), exit_status: what.code() },
+            };
+            report.push(&MeasureResult { name: Name::new(path), what }).map_err(output_failed)?;
+        }
+        match result {
+            Ok(_) if report.is_some() => {}
             Ok(digest) if terminal => {
                 writeln!(out, "{digest} {}", escape_controls(path.as_os_str().as_bytes())).map_err(output_failed)?;
             }
@@ -38,6 +72,9 @@ pub(crate) fn run(args: &MeasureArgs) -> CommandResult {
                 complain_of(path, message);
             }
         }
+    }
+    if let Some(report) = report {
+        report.end().map_err(output_failed)?;
     }
     Ok(outcome)
 }

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use postread_verity::MAX_SIGNATURE_SIZE;
-use postread_verity::signature::{Certificate, SigningKey, sign};
+use postread_verity::signature::{Certificate, KeyError, SigningKey, sign};
 
 use super::digest::create_output;
 use crate::digest_files::{FileError, Job, digest_all, is_small};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
+use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::text::{escape_controls, name_for_stderr, output_failed};
 
@@ -52,13 +53,24 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     create_output(path)?.write_all(bytes).map_err(|error| of(path, Outcome::Environment)(&error))
 }
 
+/// A file that holds no key that can be used is malformed input. One that wants its passphrase is a matter of the key.
+fn outcome_of(error: &KeyError) -> Outcome {
+    if matches!(error, KeyError::Encrypted) { Outcome::Key } else { Outcome::Usage }
+}
+
 pub(crate) fn run(args: &SignArgs) -> CommandResult {
     let params = args.hash.params()?;
+    let mut outputs = vec![("OUT_SIGFILE", args.out.as_path())];
+    outputs.extend(args.out_merkle_tree.as_deref().map(|path| ("--out-merkle-tree", path)));
+    outputs.extend(args.out_descriptor.as_deref().map(|path| ("--out-descriptor", path)));
+    let mut inputs = vec![("FILE", args.file.as_path()), ("--key", &args.key)];
+    inputs.extend(args.cert.as_deref().map(|path| ("--cert", path)));
+    refuse_overwriting(&outputs, &inputs)?;
     let key = fs::read_to_string(&args.key).map_err(|error| of(&args.key, Outcome::Environment)(&error))?;
-    let key = SigningKey::from_pem(&key).map_err(|error| of(&args.key, Outcome::Key)(&error))?;
+    let key = SigningKey::from_pem(&key).map_err(|error| of(&args.key, outcome_of(&error))(&error))?;
     let cert_file = args.cert.as_ref().unwrap_or(&args.key);
     let cert = fs::read(cert_file).map_err(|error| of(cert_file, Outcome::Environment)(&error))?;
-    let cert = Certificate::from_bytes(&cert).map_err(|error| of(cert_file, Outcome::Key)(&error))?;
+    let cert = Certificate::from_bytes(&cert).map_err(|error| of(cert_file, outcome_of(&error))(&error))?;
 
     let progress = Progress::new(args.quiet);
     let size = args.file.metadata().ok().map(|metadata| metadata.len());

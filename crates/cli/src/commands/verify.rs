@@ -17,6 +17,7 @@ use super::digest::create_output;
 use super::verify_image;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::ImageArgs;
+use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_jobs, parse_range};
 use crate::report::{ListReport, Name};
@@ -125,6 +126,11 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
     }
     if args.digests.is_some() || args.jobs.is_some() {
         return Err(Failure::usage("--digests and --jobs are for images: a plain file takes --digest"));
+    }
+    if let Some(map) = &args.map {
+        let inputs = args.target.inputs();
+        let inputs: Vec<_> = inputs.iter().map(|(what, path)| (*what, path.as_path())).collect();
+        refuse_overwriting(&[("--map", map)], &inputs)?;
     }
     let engine = args.read.engine()?;
     let target = args.target.open(&engine)?;
@@ -278,12 +284,18 @@ impl Verify<'_> {
                     Trust::Digest => String::new(),
                     Trust::Signature { subject } => format!(", signed by {subject}"),
                 };
+                let part = match self.args.range {
+                    Some(_) => format!("bytes {} to {} ", range.start, range.end.saturating_sub(1)),
+                    None => String::new(),
+                };
                 let said = match (good, self.args.quiet) {
                     (true, true) => Ok(()),
-                    (true, false) => writeln!(out, "{}: verified, {} bytes ({digest}{by})", self.name, self.good),
+                    (true, false) => {
+                        writeln!(out, "{}: {part}verified, {} bytes ({digest}{by})", self.name, self.good)
+                    }
                     (false, _) => writeln!(
                         out,
-                        "{}: BAD: {} bytes are good, {} are not, {} tree blocks are corrupt ({digest}{by})",
+                        "{}: {part}BAD: {} bytes are good, {} are not, {} tree blocks are corrupt ({digest}{by})",
                         self.name,
                         self.good,
                         self.bad,

@@ -56,6 +56,11 @@ pub(crate) fn canonical(path: &[u8]) -> Vec<u8> {
     out
 }
 
+/// The order of paths in which a directory comes before what is in it, and that before its next sibling.
+pub(crate) fn compare_paths(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+    a.split(|&b| b == b'/').cmp(b.split(|&b| b == b'/'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use postread_fscrypt::{HwKdf, Keyring, MasterKey};
 use zeroize::Zeroizing;
 
 use super::{SecretFile, terminal};
-use crate::exit::{Failure, Outcome};
+use crate::exit::Failure;
 use crate::text::name_for_stderr;
 
 /// More than any secret has.
@@ -99,7 +99,7 @@ impl Secrets {
     /// All keys as master keys.
     pub(crate) fn keyring(&self) -> Result<Keyring, Failure> {
         let mut keyring = Keyring::new();
-        let bad = |error| Failure::new(Outcome::Key, format!("a key can't be used: {error}"));
+        let bad = |error| Failure::usage(format!("a key can't be used: {error}"));
         for (descriptor, key) in &self.keys {
             let master = MasterKey::new(key).map_err(bad)?;
             match descriptor {
@@ -142,7 +142,7 @@ pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
     .map_err(fail)?;
     if secret.len() as u64 > SECRET_MAX {
         let what = format!("{}: a secret has at most {SECRET_MAX} bytes", name_for_stderr(path));
-        return Err(Failure::new(Outcome::Key, what));
+        return Err(Failure::usage(what));
     }
     Ok(secret)
 }

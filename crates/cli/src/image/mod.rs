@@ -14,7 +14,7 @@ use postread::image::{Image, ImageError, ImageErrorKind};
 use postread_fsimage::ext4::{FileType, Inode, Options};
 use rustix::fs::OFlags;
 
-pub(crate) use entry::{canonical, mode_string, time_string};
+pub(crate) use entry::{canonical, compare_paths, mode_string, time_string};
 pub(crate) use keys::{KeyArgs, Secrets, read_secret};
 pub(crate) use layers::{Layer, Layers, look_into};
 pub(crate) use trusted::Trusted;

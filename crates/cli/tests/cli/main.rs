@@ -6,5 +6,6 @@ mod digest;
 mod kernel;
 mod lab;
 mod manual;
+mod outputs;
 mod schemas;
 mod sign;

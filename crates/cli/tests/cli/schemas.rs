@@ -89,3 +89,25 @@ fn a_schema_refuses_what_is_not_in_it() {
         validate(report(bad).as_bytes()).unwrap_err();
     }
 }
+
+/// Where the file system has fs-verity, a digest would be in it; what is there always are errors.
+#[test]
+fn measure() {
+    if !have_validator("measure") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), "x").unwrap();
+    let output = postread(dir.path(), &["measure", "f", "none", ".", "--json"]);
+    valid(&output.stdout);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = report["results"].as_array().unwrap();
+    let codes: Vec<_> = results.iter().map(|result| result["exit_status"].as_u64()).collect();
+    assert!(codes.len() == 3 && codes[1..] == [Some(4), Some(2)], "{report}");
+    let machine = r#"{"cpu":"","cpus":1,"kernel":"","arch":""}"#;
+    let good = format!(r#"[{{"path":"f","digest":"sha256:{}"}}]"#, "0".repeat(64));
+    for (results, wanted) in [(good.as_str(), true), (r#"[{"path":"f"}]"#, false)] {
+        let head = r#"{"schema":"postread-measure-1","version":"0","command":[],"machine":"#;
+        assert_eq!(validate(format!("{head}{machine},\"results\":{results}}}").as_bytes()).is_ok(), wanted);
+    }
+}

@@ -35,8 +35,16 @@ fn as_fsverity_sign() {
         expect(&output, status);
         assert!(stderr(&output).contains(wanted), "{}", stderr(&output));
     };
-    fails(3, &["sign", "f", "s", "--key=cert.pem"], "no PEM block with a private key");
-    fails(3, &["sign", "f", "s", "--key=key.pem"], "no PEM block with a certificate");
+    fails(2, &["sign", "f", "s", "--key=cert.pem"], "no PEM block with a private key");
+    fails(2, &["sign", "f", "s", "--key=key.pem"], "no PEM block with a certificate");
+    fs::write(at.join("empty"), "").unwrap();
+    fails(2, &["sign", "f", "s", "--key=empty"], "no PEM block with a private key");
+    let curve = "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-521 -out p521.pem";
+    expect(&run(at, "openssl", &curve.split(' ').collect::<Vec<_>>()), 0);
+    fails(2, &["sign", "f", "s", "--key=p521.pem"], "unsupported kind of key");
+    let digest = expect(&postread(at, &["digest", "f"]), 0);
+    let digest = digest.split(' ').next().unwrap();
+    fails(2, &["verify", "f", "--digest", digest, "--signature=s3", "--cert=key.pem"], "no PEM block with a certificate");
     fails(4, &["sign", "f", "s", "--key=none"], "none: No such file");
     fails(4, &["sign", "none", "s", "--key=both.pem"], "none: No such file");
     fails(2, &["sign", ".", "s", "--key=both.pem"], "not a regular file");

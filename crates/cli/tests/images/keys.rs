@@ -14,7 +14,13 @@ fn the_names_of_keys_are_those_that_the_kernel_gives() {
     let wrapped = expect(&postread(dir.path(), &["key", "id", "--hw-wrapped", &key("key32.bin")]), 0);
     assert!(wrapped.lines().count() == 4 && !wrapped.contains(identifier));
     fs::write(dir.path().join("short"), [1; 15]).unwrap();
-    expect(&postread(dir.path(), &["key", "id", "short"]), 3);
+    expect(&postread(dir.path(), &["key", "id", "short"]), 2);
+    fs::write(dir.path().join("empty"), "").unwrap();
+    for key in ["short", "empty"] {
+        expect(&postread(dir.path(), &["key", "id", key]), 2);
+        let image = unpack(dir.path(), "xts-pad16");
+        expect(&postread(dir.path(), &["ls", &image, "--key", key]), 2);
+    }
     expect(&postread(dir.path(), &["key", "id", "none"]), 4);
 }
 

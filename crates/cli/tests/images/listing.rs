@@ -20,8 +20,7 @@ fn a_listing_without_the_key_is_the_kernels() {
             let text = |field: &str| entry[field].as_str().unwrap().to_owned();
             assert_eq!(entry["locked"], true);
             let kind = &text("type")[..1];
-            // The kernel's size of a link is that of what it shows, ours what the inode has.
-            let size = if kind == "l" { String::new() } else { entry["size"].to_string() };
+            let size = &entry["size"];
             let target = entry["target"].as_str().unwrap_or_default();
             found.insert(text("path"), format!("{} {kind} {size} {target}", entry["inode"]));
         }
@@ -29,7 +28,6 @@ fn a_listing_without_the_key_is_the_kernels() {
         for line in text_of(&format!("{name}.nokey")).lines() {
             let (left, target) = line.split_once('\t').unwrap();
             let [inode, kind, size, path] = left.splitn(4, ' ').collect::<Vec<_>>().try_into().unwrap();
-            let size = if kind == "l" { "" } else { size };
             wanted.insert(path.to_owned(), format!("{inode} {kind} {size} {target}"));
         }
         assert_eq!(found, wanted, "{name}");
@@ -165,4 +163,47 @@ fn partitions_offsets_and_sparse_images_are_gone_through() {
     assert!(stderr(&unclear).contains("--part"));
     expect(&postread(dir.path(), &["ls", "disk", "--part=2"]), 2);
     expect(&postread(dir.path(), &["ls", "disk", "--part=1", "--offset=1M"]), 2);
+}
+
+/// A key that fits nothing is told, and what can be listed is; with no key at all nothing is asked for.
+#[test]
+fn a_key_that_fits_nothing_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "xts-pad16");
+    fs::write(dir.path().join("other"), [7; 64]).unwrap();
+    let without = expect(&postread(dir.path(), &["ls", &image, "/enc"]), 0);
+    for rest in [&[][..], &["-R"]] {
+        for path in ["/", "/enc"] {
+            let output = postread(dir.path(), &[&["ls", &image, path, "--key=other"], rest].concat());
+            let text = expect(&output, 3);
+            assert!(path == "/" || !rest.is_empty() || text == without, "{text}");
+            assert!(stderr(&output).contains("this needs key ") && stderr(&output).contains("you gave "));
+        }
+    }
+    // One that fits among several is enough.
+    let key = key("key64.bin");
+    let output = postread(dir.path(), &["ls", &image, "/enc", "--key=other", "--key", &key]);
+    expect(&output, 0);
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn listings_are_sorted_and_links_have_their_targets_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let text = expect(&postread(dir.path(), &["ls", "-R", &image, "/enc", "--key", &key]), 0);
+    let names: Vec<Vec<&str>> = text.lines().map(|line| line.split('/').collect()).collect();
+    assert!(names.len() > 50 && names.is_sorted(), "{text}");
+    let report = expect(&postread(dir.path(), &["ls", "-R", "--json", &image, "/enc", "--key", &key]), 0);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let links: Vec<&Value> =
+        report["results"].as_array().unwrap().iter().filter(|entry| entry["type"] == "link").collect();
+    assert_eq!(links.len(), 4);
+    for link in links {
+        assert_eq!(link["size"].as_u64().unwrap() as usize, link["target"].as_str().unwrap().len(), "{link}");
+    }
+    let slash = postread(dir.path(), &["ls", &image, "/enc/f65537/", "--key", &key]);
+    assert_eq!(expect(&slash, 2), "");
+    assert!(stderr(&slash).contains("not a directory"), "{}", stderr(&slash));
+    expect(&postread(dir.path(), &["ls", &image, "/enc/", "--key", &key]), 0);
 }
