@@ -13,8 +13,13 @@ const LINKS_MAX: usize = 40;
 /// What a path leads to, whatever it is called.
 #[derive(PartialEq, Eq)]
 enum Place {
-    File { device: u64, inode: u64 },
-    BlockDevice { number: u64 },
+    File {
+        device: u64,
+        inode: u64,
+    },
+    BlockDevice {
+        number: u64,
+    },
     /// Not there yet: the name it would get.
     Name(PathBuf),
 }

@@ -43,13 +43,16 @@ pub(crate) enum PlanError {
     /// A digest is trusted, and nothing in the file says what its blocks have to be.
     #[error("wanted the digest {0}, and the file has no fs-verity")]
     NoVerity(FileDigest),
+    /// Nothing vouches for the file but itself, and that is not enough.
+    #[error("the file has fs-verity, and no digest in the list")]
+    NotListed,
 }
 
 impl PlanError {
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
             Self::Image(error) => outcome_of(error),
-            Self::NoVerity(_) => Outcome::Integrity,
+            Self::NoVerity(_) | Self::NotListed => Outcome::Integrity,
         }
     }
 }

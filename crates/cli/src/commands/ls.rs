@@ -11,7 +11,9 @@ use postread_fsimage::ext4::{FileType, Inode};
 use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{ImageArgs, bytes_of, canonical, compare_paths, kind_name, mode_string, outcome_of, resolve, time_string};
+use crate::image::{
+    ImageArgs, bytes_of, canonical, compare_paths, kind_name, mode_string, outcome_of, resolve, time_string,
+};
 use crate::report::{ListReport, Name};
 use crate::text::{bytes_for_stderr, complain, name_for_stderr, output_failed, write_name};
 

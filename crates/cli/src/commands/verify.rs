@@ -39,6 +39,9 @@ pub(crate) struct VerifyArgs {
     /// Trusted digests of files of an image, as `fsverity digest` prints them, with their paths in the image
     #[arg(long, value_name = "LIST", conflicts_with = "digest")]
     pub(crate) digests: Option<PathBuf>,
+    /// A file with fs-verity that has no digest in the list fails
+    #[arg(long, requires = "digests")]
+    pub(crate) require_digests: bool,
     /// Files of an image that are verified at once [default: the number of CPUs]
     #[arg(long, value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
@@ -132,6 +135,8 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
         let inputs: Vec<_> = inputs.iter().map(|(what, path)| (*what, path.as_path())).collect();
         refuse_overwriting(&[("--map", map)], &inputs)?;
     }
+    // A map that can't be written is told before the work.
+    let map = args.map.as_deref().map(create_output).transpose()?;
     let engine = args.read.engine()?;
     let target = args.target.open(&engine)?;
     let range = ByteRange::within(args.range, target.file.len())?;
@@ -170,17 +175,22 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
     }
     verify.fill_map(range.end, RangeStatus::Finished, range.start);
     verify.fill_map(target.file.len(), RangeStatus::NonTried, range.start);
-    if let Some(path) = &args.map {
-        let text = verify.map.to_text();
-        create_output(path)?
-            .write_all(text.as_bytes())
-            .map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path))))?;
-    }
+    // The verdict is told whatever becomes of the map.
+    let mapped = match (&args.map, map) {
+        (Some(path), Some(mut file)) => file
+            .write_all(verify.map.to_text().as_bytes())
+            .map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path)))),
+        _ => Ok(()),
+    };
     let stats = args.read.stats.then(|| StatsReport::of(&engine));
     if let Some(stats) = &stats {
         stats.tell();
     }
-    verify.end(&target, range, stats)
+    let outcome = verify.end(&target, range, stats)?;
+    match mapped {
+        Ok(()) => Ok(outcome),
+        Err(failure) => Err(Failure { outcome: outcome.worst(failure.outcome), ..failure }),
+    }
 }
 
 impl Verify<'_> {

@@ -1,8 +1,9 @@
 //! `postread verify` on an image: every file that has fs-verity, several at once, every bad range of each.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use postread::Engine;
 use postread::image::{Image, ImageError};
@@ -13,15 +14,17 @@ use serde::Serialize;
 
 use super::verify::VerifyArgs;
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{Trusted, bytes_of, canonical, locked, look_into, outcome_of, resolve, try_resolve};
+use crate::image::{Trusted, bytes_of, canonical, compare_paths, locked, look_into, outcome_of, resolve, try_resolve};
 use crate::progress::Progress;
 use crate::read_options::StatsReport;
 use crate::report::{ListReport, Name};
 use crate::text::{bytes_for_stderr, complain, escape_controls, output_failed, output_failed_after};
 use crate::verity_target;
 
-/// Files found and not yet taken by a thread.
-const WAITING: usize = 64;
+/// How far a file may be ahead of the first that is not done. Results are kept that long, as they come in path order.
+const AHEAD_MAX: usize = 256;
+/// What one file may have to tell before its turn; then it waits.
+const KEPT_MAX: usize = 1024;
 
 /// Whether the target is an image and not a plain file: it is said so, or it begins like one.
 pub(super) fn is_image(args: &VerifyArgs) -> Result<bool, Failure> {
@@ -86,8 +89,10 @@ enum Entry<'a> {
     },
     /// The whole: always the last entry.
     Summary {
+        /// Those that are listed and not there among them.
         files: u64,
         good: u64,
+        self_consistent: u64,
         exit_status: u8,
         #[serde(skip_serializing_if = "Option::is_none")]
         stats: Option<StatsReport>,
@@ -107,20 +112,70 @@ struct Shared {
     outcome: Outcome,
     files: u64,
     good: u64,
+    /// Of the good ones, those for which no digest was given.
+    self_consistent: u64,
     broken: Option<io::Error>,
+    /// The file whose results are told now, by its place among all.
+    turn: usize,
+    /// Results of files that are done before their turn.
+    kept: BTreeMap<usize, Vec<Event>>,
 }
 
 struct Job {
     path: Vec<u8>,
-    inode: Inode,
+    ino: u32,
+}
+
+/// Something to tell.
+type Event = Box<dyn FnOnce(&mut Shared) + Send>;
+
+/// What one file has to tell: told at once if it is its turn, else kept until then.
+struct Teller<'v, 'a> {
+    verify: &'v Verify<'a>,
+    index: usize,
+    kept: Vec<Event>,
+}
+
+impl Teller<'_, '_> {
+    fn tell(&mut self, event: impl FnOnce(&mut Shared) + Send + 'static) {
+        self.kept.push(Box::new(event));
+        let mut shared = self.verify.shared();
+        if self.kept.len() >= KEPT_MAX {
+            shared = self.verify.wait_while(shared, |shared| shared.turn < self.index);
+        }
+        if shared.turn == self.index {
+            self.kept.drain(..).for_each(|event| event(&mut shared));
+        }
+    }
+}
+
+impl Drop for Teller<'_, '_> {
+    fn drop(&mut self) {
+        let mut shared = self.verify.shared();
+        shared.kept.insert(self.index, std::mem::take(&mut self.kept));
+        while let Some(events) = {
+            let turn = shared.turn;
+            shared.kept.remove(&turn)
+        } {
+            events.into_iter().for_each(|event| event(&mut shared));
+            shared.turn += 1;
+        }
+        self.verify.turned.notify_all();
+    }
 }
 
 struct Verify<'a> {
     image: &'a Image,
     engine: &'a Engine,
     trusted: &'a Trusted,
+    /// Whether a file without a trusted digest fails.
+    require_digests: bool,
+    /// Whether there is a list of digests, be it empty.
+    list_given: bool,
     progress: &'a Progress,
     shared: Mutex<Shared>,
+    /// Told when it is another file's turn.
+    turned: Condvar,
 }
 
 pub(super) fn run(args: &VerifyArgs) -> CommandResult {
@@ -154,28 +209,54 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
     let progress = Progress::new(args.quiet);
     let terminal = io::stdout().is_terminal();
     let quiet = args.quiet;
-    let shared = Shared { output, terminal, quiet, outcome: Outcome::Good, files: 0, good: 0, broken: None };
-    let verify =
-        Verify { image: &image, engine: &engine, trusted: &trusted, progress: &progress, shared: Mutex::new(shared) };
+    let shared = Shared {
+        output,
+        terminal,
+        quiet,
+        outcome: Outcome::Good,
+        files: 0,
+        good: 0,
+        self_consistent: 0,
+        broken: None,
+        turn: 0,
+        kept: BTreeMap::new(),
+    };
+    let verify = Verify {
+        image: &image,
+        engine: &engine,
+        trusted: &trusted,
+        require_digests: args.require_digests,
+        list_given: args.digests.is_some(),
+        progress: &progress,
+        shared: Mutex::new(shared),
+        turned: Condvar::new(),
+    };
     for (path, Failure { outcome, message }) in &missing {
         verify.error(path, message, *outcome);
     }
     let threads = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
+    let mut jobs = Vec::new();
+    for (inode, path) in roots {
+        verify.root(inode, &path, |job| jobs.push(job));
+    }
+    jobs.sort_by(|a, b| compare_paths(&a.path, &b.path));
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((index, job)) = {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            jobs.get(index).map(|job| (index, job))
+        } {
+            verify.file(index, job);
+        }
+    };
     std::thread::scope(|scope| {
-        let (sender, receiver) = sync_channel::<Job>(WAITING);
-        let receiver = Arc::new(Mutex::new(receiver));
-        for _ in 0..threads {
-            let (receiver, verify) = (receiver.clone(), &verify);
-            scope.spawn(move || {
-                while let Some(job) = next(&receiver) {
-                    verify.file(&job);
-                }
-            });
+        // Where the system gives fewer threads they do it all, and where it gives none, this one does.
+        for _ in 1..threads.min(jobs.len()) {
+            if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
         }
-        drop(receiver);
-        for (inode, path) in roots {
-            verify.root(inode, &path, |job| sender.send(job).is_ok());
-        }
+        work();
     });
     verify.listed_but_missing();
     progress.finish();
@@ -186,20 +267,24 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
     verify.end(stats)
 }
 
-fn next(receiver: &Mutex<Receiver<Job>>) -> Option<Job> {
-    receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
-}
-
 impl Verify<'_> {
-    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn wait_while<'g>(
+        &self,
+        shared: MutexGuard<'g, Shared>,
+        condition: impl FnMut(&mut Shared) -> bool,
+    ) -> MutexGuard<'g, Shared> {
+        self.turned.wait_while(shared, condition).unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives every file with fs-verity at or beneath `path` to `send`.
-    fn root(&self, inode: Inode, path: &[u8], mut send: impl FnMut(Job) -> bool) {
+    fn root(&self, inode: Inode, path: &[u8], mut send: impl FnMut(Job)) {
         if !inode.is_dir() {
             if inode.is_verity() || self.trusted.get(path).is_some() {
-                send(Job { path: path.to_vec(), inode });
+                send(Job { path: path.to_vec(), ino: inode.ino });
             }
             return;
         }
@@ -225,11 +310,8 @@ impl Verify<'_> {
                         walk.skip_dir();
                     }
                 }
-            } else if inode.file_type == FileType::Regular
-                && (inode.is_verity() || self.trusted.get(&path).is_some())
-                && !send(Job { path, inode })
-            {
-                return;
+            } else if inode.file_type == FileType::Regular && (inode.is_verity() || self.trusted.get(&path).is_some()) {
+                send(Job { path, ino: inode.ino });
             }
         }
     }
@@ -238,90 +320,106 @@ impl Verify<'_> {
     fn listed_but_missing(&self) {
         for path in self.trusted.paths() {
             if let Err(error @ ImageError::NotFound { .. }) = self.image.resolve(path) {
+                self.shared().files += 1;
                 self.error(path, &error, Outcome::Integrity);
             }
         }
     }
 
     fn error(&self, path: &[u8], error: &dyn std::fmt::Display, outcome: Outcome) {
-        let mut shared = self.shared();
-        shared.outcome = shared.outcome.worst(outcome);
-        complain(format_args!("{}: {error}", bytes_for_stderr(path)));
-        let name = Name::of_bytes(path);
-        shared.push(&Entry::Error { name: &name, error: error.to_string(), exit_status: outcome.code() });
+        self.shared().error(path, error, outcome);
     }
 
-    fn file(&self, job: &Job) {
+    fn file(&self, index: usize, job: &Job) {
+        let shared = self.wait_while(self.shared(), |shared| index > shared.turn + AHEAD_MAX);
         // A reader that went away wants no more; any other failure must not hide a bad file behind it.
-        if self.shared().broken.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        let broken = shared.broken.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        drop(shared);
+        let mut teller = Teller { verify: self, index, kept: Vec::new() };
+        if broken {
             return;
         }
-        if let Err(error) = self.try_file(job) {
-            self.shared().files += 1;
-            self.error(&job.path, &error, error.outcome());
+        if let Err(error) = self.try_file(job, &mut teller) {
+            let path = job.path.clone();
+            teller.tell(move |shared| {
+                shared.files += 1;
+                shared.error(&path, &error, error.outcome());
+            });
         }
         self.progress.file_done();
     }
 
-    fn try_file(&self, job: &Job) -> Result<(), super::cat_image::PlanError> {
+    fn try_file(&self, job: &Job, teller: &mut Teller<'_, '_>) -> Result<(), super::cat_image::PlanError> {
         let trusted = self.trusted.get(&job.path);
-        let Some(verity) = self.image.verity(&job.inode)? else {
+        let inode = self.image.fs().inode(job.ino).map_err(ImageError::from)?;
+        let Some(verity) = self.image.verity(&inode)? else {
             return match trusted {
                 Some(wanted) => Err(super::cat_image::PlanError::NoVerity(*wanted)),
                 None => Ok(()),
             };
         };
+        if trusted.is_none() && self.require_digests {
+            return Err(super::cat_image::PlanError::NotListed);
+        }
         if let Some(trusted) = trusted {
             verity.check_digest(trusted)?;
         }
         let digest = verity.digest();
-        let name = Name::of_bytes(&job.path);
         let file = self.engine.open(verity.plan()?.0);
+        let named = Arc::new((job.path.clone(), Name::of_bytes(&job.path)));
         let mut scan = file.scan(0..file.len());
         let mut outcome = Outcome::Good;
         let mut told = std::collections::HashSet::new();
         for part in scan.by_ref() {
             outcome = outcome.worst(verity_target::outcome_of(&part.status));
-            let mut shared = self.shared();
-            if let BlockStatus::Corrupt(c) = &part.status
-                && c.kind == CorruptionKind::Tree
-                && told.insert(c.position)
-            {
-                shared.tree(&job.path, &name, c);
+            let new_tree = match &part.status {
+                BlockStatus::Corrupt(c) => c.kind == CorruptionKind::Tree && told.insert(c.position),
+                _ => false,
+            };
+            let named = named.clone();
+            teller.tell(move |shared| {
+                if let (true, BlockStatus::Corrupt(c)) = (new_tree, &part.status) {
+                    shared.tree(&named.0, &named.1, c);
+                }
+                shared.data(&named.0, &named.1, part.range.start, part.range.end - part.range.start, &part.status);
+            });
+        }
+        let (good_bytes, bad_bytes) = (scan.totals().good, scan.totals().bad);
+        let (size, ino, bad_tree, trusted) = (file.len(), job.ino, told.len(), trusted.is_some());
+        self.progress.advance(size);
+        teller.tell(move |shared| {
+            let (path, name) = &*named;
+            let good = outcome == Outcome::Good;
+            let (verdict, trust) = match (good, trusted) {
+                (false, trusted) => ("bad", if trusted { "digest" } else { "none" }),
+                (true, true) => ("verified", "digest"),
+                (true, false) => ("self-consistent", "none"),
+            };
+            shared.files += 1;
+            shared.good += u64::from(good);
+            shared.self_consistent += u64::from(good && !trusted);
+            shared.outcome = shared.outcome.worst(outcome);
+            let shown = shared.shown(path);
+            if !good {
+                let what = format!(
+                    "BAD: {good_bytes} bytes are good, {bad_bytes} are not, {bad_tree} tree blocks are corrupt"
+                );
+                shared.line(format_args!("{shown}: {what} ({digest})"));
+            } else if !shared.quiet {
+                shared.line(format_args!("{shown}: {verdict}, {good_bytes} bytes ({digest})"));
             }
-            shared.data(&job.path, &name, part.range.start, part.range.end - part.range.start, &part.status);
-        }
-        let totals = scan.totals();
-        self.progress.advance(file.len());
-        let (verdict, trust) = match (outcome == Outcome::Good, trusted.is_some()) {
-            (false, trusted) => ("bad", if trusted { "digest" } else { "none" }),
-            (true, true) => ("verified", "digest"),
-            (true, false) => ("self-consistent", "none"),
-        };
-        let mut shared = self.shared();
-        shared.files += 1;
-        shared.good += u64::from(outcome == Outcome::Good);
-        shared.outcome = shared.outcome.worst(outcome);
-        let shown = shared.shown(&job.path);
-        let bad_tree = told.len();
-        if outcome != Outcome::Good {
-            let (good, bad) = (totals.good, totals.bad);
-            let what = format!("BAD: {good} bytes are good, {bad} are not, {bad_tree} tree blocks are corrupt");
-            shared.line(format_args!("{shown}: {what} ({digest})"));
-        } else if !shared.quiet {
-            shared.line(format_args!("{shown}: {verdict}, {} bytes ({digest})", totals.good));
-        }
-        shared.push(&Entry::File {
-            name: &name,
-            inode: job.inode.ino,
-            verdict,
-            exit_status: outcome.code(),
-            digest: digest.to_string(),
-            trust,
-            size: file.len(),
-            good_bytes: totals.good,
-            bad_bytes: totals.bad,
-            bad_tree_blocks: bad_tree as u64,
+            shared.push(&Entry::File {
+                name,
+                inode: ino,
+                verdict,
+                exit_status: outcome.code(),
+                digest: digest.to_string(),
+                trust,
+                size,
+                good_bytes,
+                bad_bytes,
+                bad_tree_blocks: bad_tree as u64,
+            });
         });
         Ok(())
     }
@@ -334,13 +432,23 @@ impl Verify<'_> {
             if shared.outcome == Outcome::Nothing {
                 complain("no file with fs-verity here");
             }
+        } else if self.list_given && !self.trusted.any() {
+            // What was asked for, files held against a list, was not done.
+            shared.outcome = shared.outcome.worst(Outcome::Nothing);
+            complain("the list of digests is empty: no file was verified against it");
         }
         let (files, good, outcome) = (shared.files, shared.good, shared.outcome);
         if files > 1 && !shared.quiet {
-            let trust = if self.trusted.any() { "" } else { "; self-consistent only: no digests were given" };
+            let own = shared.self_consistent;
+            let trust = match (self.trusted.any(), own) {
+                (false, _) => "; self-consistent only: no digests were given".to_owned(),
+                (true, 0) => String::new(),
+                (true, own) => format!(": {} verified, {own} self-consistent only", good - own),
+            };
             shared.line(format_args!("{good} of {files} files are good{trust}"));
         }
-        shared.push(&Entry::Summary { files, good, exit_status: outcome.code(), stats });
+        let self_consistent = shared.self_consistent;
+        shared.push(&Entry::Summary { files, good, self_consistent, exit_status: outcome.code(), stats });
         if let Some(error) = shared.broken {
             return Err(output_failed_after(outcome, error));
         }
@@ -356,6 +464,13 @@ impl Verify<'_> {
 impl Shared {
     fn shown(&self, path: &[u8]) -> String {
         if self.terminal { escape_controls(path) } else { String::from_utf8_lossy(path).into_owned() }
+    }
+
+    fn error(&mut self, path: &[u8], error: &dyn std::fmt::Display, outcome: Outcome) {
+        self.outcome = self.outcome.worst(outcome);
+        complain(format_args!("{}: {error}", bytes_for_stderr(path)));
+        let name = Name::of_bytes(path);
+        self.push(&Entry::Error { name: &name, error: error.to_string(), exit_status: outcome.code() });
     }
 
     fn line(&mut self, text: std::fmt::Arguments<'_>) {

@@ -94,3 +94,24 @@ fn a_reader_that_goes_away_is_no_error() {
     expect(&output, 0);
     assert_eq!(stderr(&output), "");
 }
+
+/// Where the map can't be begun there is no work; where it can't be written at the end, the verdict stands.
+#[test]
+fn a_map_that_can_not_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    fs::write(at.join("f"), noise(30_000, 9)).unwrap();
+    let list = expect(&postread(at, &["digest", "f", "--out-merkle-tree=f.verity-tree"]), 0);
+    let digest = list.split(' ').next().unwrap();
+    let verify = |map| postread(at, &["verify", "f", "--digest", digest, "--map", map]);
+    let output = verify("no/dir/map");
+    assert_eq!(expect(&output, 4), "");
+    assert!(stderr(&output).contains("no/dir/map: "));
+    let output = verify("/dev/full");
+    assert!(expect(&output, 4).contains("verified"));
+    assert!(stderr(&output).contains("/dev/full: "), "{}", stderr(&output));
+    let mut bad = noise(30_000, 9);
+    bad[5000] ^= 1;
+    fs::write(at.join("f"), bad).unwrap();
+    assert!(expect(&verify("/dev/full"), 1).contains("f: BAD: "));
+}

@@ -44,7 +44,11 @@ fn as_fsverity_sign() {
     fails(2, &["sign", "f", "s", "--key=p521.pem"], "unsupported kind of key");
     let digest = expect(&postread(at, &["digest", "f"]), 0);
     let digest = digest.split(' ').next().unwrap();
-    fails(2, &["verify", "f", "--digest", digest, "--signature=s3", "--cert=key.pem"], "no PEM block with a certificate");
+    fails(
+        2,
+        &["verify", "f", "--digest", digest, "--signature=s3", "--cert=key.pem"],
+        "no PEM block with a certificate",
+    );
     fails(4, &["sign", "f", "s", "--key=none"], "none: No such file");
     fails(4, &["sign", "none", "s", "--key=both.pem"], "none: No such file");
     fails(2, &["sign", ".", "s", "--key=both.pem"], "not a regular file");

@@ -154,3 +154,45 @@ fn all_bad_blocks_are_told() {
         assert!(text.contains(what), "{what}: {text}");
     }
 }
+
+#[test]
+fn the_summary_tells_what_was_held_against_the_list() {
+    let dir = tempfile::tempdir().unwrap();
+    let case = &cases()[0];
+    let image = unpack(dir.path(), case.name);
+    let list = digests(case);
+    let first: Vec<&str> = list.lines().take(3).collect();
+    let write = |lines: &[&str]| fs::write(dir.path().join("list"), lines.join("\n")).unwrap();
+    let verify = |rest: &[&str]| postread(dir.path(), &[&["verify", &image, "--digests=list"], rest].concat());
+    write(&first);
+    let text = expect(&verify(&[]), 0);
+    assert!(text.ends_with("9 of 9 files are good: 3 verified, 6 self-consistent only\n"), "{text}");
+    let output = verify(&["--require-digests"]);
+    let text = expect(&output, 1);
+    assert!(text.ends_with("3 of 9 files are good\n"), "{text}");
+    assert_eq!(stderr(&output).matches("no digest in the list").count(), 6);
+    let (digest, _) = first[0].split_once(' ').unwrap();
+    write(&[&first[..], &[&format!("{digest} /v/none"), &format!("{digest} /v/no/such")]].concat());
+    let text = expect(&verify(&[]), 1);
+    assert!(text.ends_with("9 of 11 files are good: 3 verified, 6 self-consistent only\n"), "{text}");
+    let report: Value = serde_json::from_str(&expect(&verify(&["--json"]), 1)).unwrap();
+    let summary = report["results"].as_array().unwrap().last().unwrap();
+    assert_eq!((&summary["files"], &summary["good"], &summary["self_consistent"]), (&11.into(), &9.into(), &6.into()));
+    write(&[]);
+    let output = verify(&[]);
+    expect(&output, 5);
+    assert!(stderr(&output).contains("the list of digests is empty"), "{}", stderr(&output));
+}
+
+#[test]
+fn results_come_in_path_order_whatever_the_threads_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity");
+    flip(&dir.path().join(&image), "/v/f65537", 20480, None);
+    let one = expect(&postread(dir.path(), &["verify", &image, "--jobs=1"]), 1);
+    let paths: Vec<&str> = one.lines().filter_map(|line| line.strip_prefix('/')?.split(':').next()).collect();
+    assert!(paths.len() == 10 && paths.is_sorted(), "{one}");
+    for _ in 0..20 {
+        assert_eq!(expect(&postread(dir.path(), &["verify", &image, "--jobs=7"]), 1), one);
+    }
+}
