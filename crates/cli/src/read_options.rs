@@ -130,10 +130,10 @@ pub(crate) fn parse_range(text: &str) -> Result<ByteRange, String> {
 }
 
 impl ByteRange {
-    /// The part that lies in a file of `len` bytes. One that begins behind its end is an error.
+    /// The part that lies in a file of `len` bytes. One that begins at its end or behind is an error.
     pub(crate) fn within(range: Option<Self>, len: u64) -> Result<Range<u64>, Failure> {
         let (start, end) = range.map_or((0, u64::MAX), |r| (r.start, r.end));
-        if start > len {
+        if start >= len && start > 0 {
             return Err(Failure::usage(format!("the range begins at byte {start}, and the file has {len} bytes")));
         }
         Ok(start..end.min(len))
@@ -234,9 +234,11 @@ mod tests {
         assert_eq!(within("10..20"), 10..20);
         assert_eq!(within(".."), 0..100);
         assert_eq!(within("90.."), 90..100);
-        assert_eq!(within("100..300"), 100..100);
-        assert!(ByteRange::within(Some(parse_range("101..300").unwrap()), 100).is_err());
+        assert_eq!(within("99..300"), 99..100);
+        assert!(ByteRange::within(Some(parse_range("100..300").unwrap()), 100).is_err());
+        assert_eq!(ByteRange::within(Some(parse_range("..").unwrap()), 0).unwrap(), 0..0);
         assert!(parse_range("20..10").is_err());
+        assert!(parse_range("20..20").is_err());
         assert!(parse_range("20").is_err());
     }
 }
