@@ -1,41 +1,47 @@
 //! One start of an app: its threads read, think and compute, beside others that compute.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use postread::{Engine, Plan};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::error::LabError;
+use crate::error::{LabError, Tried};
 use crate::workload::{App, Read};
 
 /// Replays the start of `app`, whose files are read as `plans` say, and returns how long it took: from when all threads
 /// were ready until the last one had read all it wanted.
 pub(crate) fn start_up(app: &App, engine: &Engine, plans: Vec<Plan>) -> Result<Duration, LabError> {
     let files: Vec<_> = plans.into_iter().map(|plan| engine.open(plan)).collect();
-    let ready = Barrier::new(app.threads.len() + app.foreground_threads as usize + 1);
+    let gate = Gate::default();
     let done = AtomicBool::new(false);
     let mut took = Duration::ZERO;
     let result = std::thread::scope(|scope| {
+        let starting = Starting(&gate);
         for _ in 0..app.foreground_threads {
-            scope.spawn(|| {
-                ready.wait();
-                while !done.load(Ordering::Relaxed) {
-                    think(1000, app.foreground_permille);
+            let compute = || {
+                if gate.wait() {
+                    while !done.load(Ordering::Relaxed) {
+                        think(1000, app.foreground_permille);
+                    }
                 }
-            });
+            };
+            Builder::new().spawn_scoped(scope, compute).tried(|| "starting a computing thread".into())?;
         }
-        let readers: Vec<_> = app
+        let readers = app
             .threads
             .iter()
             .map(|reads| {
-                let (files, ready) = (&files, &ready);
-                scope.spawn(move || {
+                let (files, gate) = (&files, &gate);
+                let replay = move || {
                     let readers: Vec<_> = files.iter().map(postread::OpenFile::reader).collect();
                     let longest = reads.iter().map(|read| read.len).max().unwrap_or(0);
                     let mut buf = vec![0; longest as usize];
-                    ready.wait();
+                    if !gate.wait() {
+                        return Ok(());
+                    }
                     for &Read { think_us, file, offset, len } in reads {
                         think(think_us, app.compute_permille);
                         let buf = &mut buf[..len as usize];
@@ -46,11 +52,11 @@ pub(crate) fn start_up(app: &App, engine: &Engine, plans: Vec<Plan>) -> Result<D
                         }
                     }
                     Ok(())
-                })
+                };
+                Builder::new().spawn_scoped(scope, replay).tried(|| "starting a reading thread".into())
             })
-            .collect();
-        ready.wait();
-        let begin = Instant::now();
+            .collect::<Result<Vec<_>, LabError>>()?;
+        let begin = starting.open(readers.len() + app.foreground_threads as usize);
         let mut result = Ok(());
         for reader in readers {
             let read = reader.join().unwrap_or_else(|_| Err(LabError::Read("a reading thread panicked".into())));
@@ -64,6 +70,55 @@ pub(crate) fn start_up(app: &App, engine: &Engine, plans: Vec<Plan>) -> Result<D
         file.close();
     }
     result.map(|()| took)
+}
+
+/// Holds threads until all are ready, or until one could not be started: then no other may wait for it.
+#[derive(Default)]
+struct Gate {
+    /// How many threads wait, and once it is known, whether they are to go on.
+    state: Mutex<(usize, Option<bool>)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, (usize, Option<bool>)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the gate opens; false if it never will.
+    fn wait(&self) -> bool {
+        let mut state = self.lock();
+        state.0 += 1;
+        self.changed.notify_all();
+        loop {
+            if let (_, Some(go_on)) = *state {
+                return go_on;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The one who starts the threads. Dropped before it opened the gate, it sends those that wait away.
+struct Starting<'a>(&'a Gate);
+
+impl Starting<'_> {
+    /// Opens the gate once `threads` wait at it, and tells when that was.
+    fn open(self, threads: usize) -> Instant {
+        let mut state = self.0.lock();
+        while state.0 < threads {
+            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.1 = Some(true);
+        Instant::now()
+    }
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.0.lock().1.get_or_insert(false);
+        self.0.changed.notify_all();
+    }
 }
 
 /// Takes `us` microseconds when undisturbed: computes for a share of it, by the thread's own CPU time so that being
@@ -86,4 +141,26 @@ pub(crate) fn think(us: u64, compute_permille: u32) {
 fn cpu_time_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two threads wait at a gate while `start` deals with it; what they were told.
+    fn told(start: impl FnOnce(Starting<'_>)) -> [bool; 2] {
+        let gate = Gate::default();
+        std::thread::scope(|scope| {
+            let waiting = [(); 2].map(|()| scope.spawn(|| gate.wait()));
+            start(Starting(&gate));
+            waiting.map(|thread| thread.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn threads_begin_together_or_go_away() {
+        assert_eq!(told(|starting| drop(starting.open(2))), [true; 2]);
+        // A third one could not be started.
+        assert_eq!(told(drop), [false; 2]);
+    }
 }

@@ -199,7 +199,13 @@ fn archive<W: Write + Send>(
         archive.finish().tried(|| "writing the archive".into())
     };
     let sinks = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(job)).collect();
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, job);
+        // Fewer jobs than asked for would be another experiment.
+        let started = (0..jobs).map(start).collect::<std::io::Result<Vec<_>>>();
+        let threads = started.tried(|| "starting the archiving threads".into()).inspect_err(|_| {
+            // Those that were started find nothing more to do.
+            next.store(tree.files.len(), Ordering::Relaxed);
+        })?;
         let joined = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|_| Err(LabError::Read("an archiving thread panicked".into()))));

@@ -1,4 +1,5 @@
-//! The threads: one for each CPU, pinned. Each takes the next file, or helps with a large one.
+//! The threads: one for each CPU, pinned. Each takes the next file, or helps with a large one. Where the system gives
+//! fewer threads, those that there are do all of it, the calling one too.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -51,15 +52,18 @@ pub(crate) fn digest_all<T: Send>(
         pool.work();
     } else {
         std::thread::scope(|scope| {
-            for &cpu in &cpus {
+            let start = |cpu: u32| {
                 let pool = &pool;
-                scope.spawn(move || {
+                std::thread::Builder::new().spawn_scoped(scope, move || {
                     let mut one = CpuSet::new();
                     one.insert(cpu);
                     // Where it is refused, the thread runs wherever the system puts it.
                     let _ = affinity::set_current(&one);
                     pool.work();
-                });
+                })
+            };
+            if !cpus.iter().all(|&cpu| start(cpu).is_ok()) {
+                pool.work();
             }
         });
     }

@@ -98,7 +98,8 @@ pub(crate) struct Extraction<'a> {
 /// What the walk keeps for the end, and where it puts files.
 pub(crate) struct Feed<'a> {
     extraction: &'a Extraction<'a>,
-    sender: SyncSender<FileJob>,
+    /// To the threads that write files; none where the system gave none.
+    sender: Option<SyncSender<FileJob>>,
     directories: Vec<(Vec<u8>, Attributes)>,
     /// The first path of each inode of several names.
     first: HashMap<u32, Vec<u8>>,
@@ -145,20 +146,23 @@ impl<'a> Extraction<'a> {
         let (links, directories) = std::thread::scope(|scope| {
             let (sender, receiver) = sync_channel::<FileJob>(WAITING);
             let receiver = Arc::new(Mutex::new(receiver));
-            for _ in 0..self.settings.threads.max(1) {
+            let start = |_: &usize| {
                 let (receiver, this) = (receiver.clone(), &self);
-                scope.spawn(move || {
+                let thread = std::thread::Builder::new().spawn_scoped(scope, move || {
                     loop {
                         let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
                         let Ok(job) = job else { return };
                         this.file(job);
                     }
                 });
-            }
+                thread.is_ok()
+            };
+            // Where the system gives fewer threads they do it all, and where it gives none, this one does.
+            let alone = (0..self.settings.threads.max(1)).take_while(start).count() == 0;
             drop(receiver);
             let mut feed = Feed {
                 extraction: &self,
-                sender,
+                sender: (!alone).then_some(sender),
                 directories: Vec::new(),
                 first: HashMap::new(),
                 links: Vec::new(),
@@ -350,13 +354,16 @@ impl Feed<'_> {
         false
     }
 
-    /// A regular file, written by one of the threads.
+    /// A regular file, written by one of the threads, or here if there is none.
     fn file(&mut self, path: &[u8], ino: u32, size: u64, from: file_job::From, attributes: Attributes) {
         match self.parent(path) {
             Ok(dir) => {
                 let job = FileJob { path: path.to_vec(), dir, ino, size, from, attributes };
-                // The threads live as long as this end does.
-                let _ = self.sender.send(job);
+                match &self.sender {
+                    // The threads live as long as this end does.
+                    Some(sender) => drop(sender.send(job)),
+                    None => self.extraction.file(job),
+                }
             }
             Err(error) => self.failed(path, &error, Outcome::Environment),
         }
