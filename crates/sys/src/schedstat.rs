@@ -99,7 +99,11 @@ pub fn counts() -> io::Result<bool> {
         Ok(false)
     };
     std::thread::scope(|s| {
-        let threads = [s.spawn(contend), s.spawn(contend)];
+        let start = || std::thread::Builder::new().spawn_scoped(s, contend);
+        let first = start()?;
+        // Without a second one, the first has nobody to wait for.
+        let second = start().inspect_err(|_| done.store(true, Ordering::Relaxed))?;
+        let threads = [first, second];
         let mut counted = false;
         for thread in threads {
             counted |= thread.join().map_err(|_| io::Error::other("the contending thread panicked"))??;
