@@ -1,6 +1,6 @@
 //! `postread lab`: experiments on this machine.
 
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{IsTerminal, Read, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -11,6 +11,8 @@ use serde::Serialize;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::report::write_report;
 
+/// The most bytes of a workload's text.
+const TRACE_MAX: u64 = 64 << 20;
 /// Rounds of a whole run, and of `--quick`.
 const ROUNDS: usize = 10;
 const QUICK_ROUNDS: usize = 5;
@@ -218,7 +220,13 @@ fn workload_of(trace: Option<&Path>) -> Result<Vec<App>, Failure> {
         Some(path) if path == Path::new("recorded") => workload::parse(workload::RECORDED).map_err(Failure::usage),
         Some(path) => {
             let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-            let text = std::fs::read_to_string(path).map_err(|error| Failure::environment(named(&error)))?;
+            let mut text = Vec::new();
+            let read = std::fs::File::open(path).and_then(|file| file.take(TRACE_MAX + 1).read_to_end(&mut text));
+            read.map_err(|error| Failure::environment(named(&error)))?;
+            if text.len() as u64 > TRACE_MAX {
+                return Err(Failure::usage(named(&format_args!("longer than a workload ({TRACE_MAX} bytes)"))));
+            }
+            let text = String::from_utf8(text).map_err(|error| Failure::usage(named(&error)))?;
             workload::parse(&text).map_err(|error| Failure::usage(named(&error)))
         }
     }

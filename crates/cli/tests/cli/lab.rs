@@ -63,6 +63,7 @@ fn what_can_not_be_measured_is_refused() {
     let code = |arguments: &[&str]| postread(dir.path(), &[&["lab", "app-start"], arguments].concat()).status.code();
     assert_eq!(code(&["--trace", "bad"]), Some(2));
     assert_eq!(code(&["--trace", "none"]), Some(4));
+    assert_eq!(code(&["--trace", "/dev/zero"]), Some(2));
     assert_eq!(code(&["--rounds", "0"]), Some(2));
     assert_eq!(code(&["--dir", "none"]), Some(4));
     if std::path::Path::new("/dev/shm").is_dir() {
