@@ -74,9 +74,19 @@ impl Mount {
 
     /// Unmounts now, so that the image holds everything.
     ///
+    /// Another test that starts a program has its files open in the child too, for a moment until that one executes, and
+    /// a file of this mount among them keeps it busy: so it is tried for some seconds.
+    ///
     /// # Panics
-    /// When something in it is still in use.
+    /// When something in it stays in use.
     pub fn unmount(self) {
+        for _ in 0..100 {
+            let tried = Command::new("umount").arg(self.dir.path()).output();
+            if tried.is_ok_and(|output| output.status.success()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
         run(Command::new("umount").arg(self.dir.path()));
     }
 }
