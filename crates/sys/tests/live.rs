@@ -178,7 +178,7 @@ fn file_system_kinds() {
             std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(dir.path()),
         );
         let stat = filesystem::of_path(dir.path());
-        postread_tests::run(std::process::Command::new("umount").arg(dir.path()));
+        postread_tests::run(std::process::Command::new("umount").arg("-l").arg(dir.path()));
         let stat = stat.unwrap();
         assert_eq!((stat.kind, stat.total), (FsKind::Tmpfs, 1 << 20));
         assert!(stat.kind.is_memory());
@@ -234,7 +234,7 @@ fn a_trace_instance_records_and_is_removed() {
         return;
     }
     let recorded = record(&tracefs::Tracefs::at(dir.path()));
-    postread_tests::run(std::process::Command::new("umount").arg(dir.path()));
+    postread_tests::run(std::process::Command::new("umount").arg("-l").arg(dir.path()));
     let (text, stats) = recorded.unwrap();
     assert!(text.contains("sched_switch") && text.contains("tracing_mark_write: here"), "{text}");
     assert!(stats.iter().any(|s| s.entries > 0));
