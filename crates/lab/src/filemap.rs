@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::workload::{App, Read, WorkloadFile};
+use crate::workload::{App, READ_LEN_MAX, Read, WorkloadFile};
 
 /// What happened to a file's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,14 @@ pub fn to_app(name: &str, events: &[Event], files: &HashMap<(u32, u32, u64), Wor
         if app.threads.len() <= thread {
             app.threads.resize(thread + 1, Vec::new());
         }
-        app.threads[thread].push(Read { think_us, file: number, offset, len });
+        // A longer one in pieces, one right behind the other.
+        let mut at = 0;
+        while at < len {
+            let piece = READ_LEN_MAX.min(len - at);
+            let think_us = if at == 0 { think_us } else { 0 };
+            app.threads[thread].push(Read { think_us, file: number, offset: offset + at, len: piece });
+            at += piece;
+        }
     }
     (app, counts)
 }
@@ -143,6 +150,7 @@ pub fn to_app(name: &str, events: &[Event], files: &HashMap<(u32, u32, u64), Wor
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload;
 
     const TEXT: &str = "\
 # tracer: nop
@@ -164,6 +172,16 @@ mod tests {
         assert_eq!(app.threads[0], [Read { think_us: 0, file: 0, offset: 0, len: 8192 }]);
         assert_eq!(app.threads[1], [Read { think_us: 0, file: 0, offset: 12288, len: 712 }]);
         assert_eq!(counts, Counts { faults: 3, gets: 1, adds: 1, repeated: 1, unknown: 1 });
+    }
+
+    #[test]
+    fn a_look_up_longer_than_a_read_may_be_becomes_several() {
+        let (size, end) = (READ_LEN_MAX * 2 + 5000, READ_LEN_MAX * 2 + 8191);
+        let text = format!(" x-1 [000] ..... 1.000010: mm_filemap_get_pages: dev=254:0 ino=2a ofs=0-{end}\n");
+        let file = WorkloadFile { size, name: "f".into() };
+        let (app, _) = to_app("x", &parse(&text), &HashMap::from([((254, 0, 0x2a), file)]));
+        assert_eq!((app.reads(), app.bytes_read()), (3, size));
+        assert_eq!(workload::parse(&workload::format(std::slice::from_ref(&app))).unwrap(), [app]);
     }
 
     #[test]

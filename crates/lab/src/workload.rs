@@ -11,7 +11,8 @@
 //! read THREAD THINK_US FILE OFFSET LENGTH
 //! ```
 //!
-//! A thread's reads happen one after the other, each after its think time; threads run at the same time.
+//! A thread's reads happen one after the other, each after its think time; threads run at the same time. A read is of
+//! at most 8 MiB; the recorder cuts longer ones.
 
 use std::fmt::Write as _;
 
@@ -19,6 +20,8 @@ use std::fmt::Write as _;
 const FILES_MAX: u64 = 16 << 30;
 const READS_MAX: usize = 1 << 20;
 const THREADS_MAX: u32 = 64;
+/// The longest read in bytes: each thread that replays has a buffer of its longest one.
+pub(crate) const READ_LEN_MAX: u64 = 8 << 20;
 const THINK_MAX_US: u64 = 10_000_000;
 
 /// One read of a trace.
@@ -174,6 +177,9 @@ impl Parser {
                 if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
                     return Err("the read is empty or goes past the end of its file");
                 }
+                if len > READ_LEN_MAX {
+                    return Err("a read of more than 8 MiB (8388608 bytes)");
+                }
                 if think_us > THINK_MAX_US {
                     return Err("a think time of more than 10 s");
                 }
@@ -229,6 +235,16 @@ mod tests {
             let apps = parse(text).unwrap();
             assert!(!apps.is_empty());
             assert_eq!(parse(&format(&apps)).unwrap(), apps);
+        }
+    }
+
+    #[test]
+    fn a_reads_length_is_bounded_and_the_error_says_how() {
+        let text = |len: u64| format!("postread-workload 1\napp a\nfile 17179869184 f\nread 0 0 0 0 {len}\n");
+        parse(&text(READ_LEN_MAX)).unwrap();
+        for len in [READ_LEN_MAX + 1, 16 << 30] {
+            let error = parse(&text(len)).unwrap_err().to_string();
+            assert_eq!(error, format!("workload, line 4: a read of more than 8 MiB ({READ_LEN_MAX} bytes)"));
         }
     }
 
