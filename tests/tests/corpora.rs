@@ -36,6 +36,11 @@ fn fscrypt_tool() {
 }
 
 #[test]
+fn saved_manifests() {
+    replay("saved_manifest", fscrypt::saved_manifest);
+}
+
+#[test]
 fn workloads() {
     replay("lab_workload", lab::workload);
 }

@@ -44,6 +44,7 @@ mod master_key;
 mod mode;
 mod names;
 mod no_key_name;
+pub mod saved_manifest;
 
 pub use contents::{ContentsKey, InodeFacts};
 pub use context::{Context, IvScheme, KeySpecifier, NONCE_SIZE, Policy};

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each target uses one of them.
 
 use postread_fscrypt::fscrypt_tool::{Protector, ToolPolicy};
+use postread_fscrypt::saved_manifest::{Entry, Header, Kind};
 use postread_fscrypt::{Context, NoKeyName, no_key_name, symlink_ciphertext};
 
 /// A context that parses is written as it was.
@@ -32,5 +33,29 @@ pub(crate) fn tool(data: &[u8]) {
     }
     if let Ok(policy) = ToolPolicy::parse(data) {
         assert!(!policy.key_descriptor.is_empty());
+    }
+}
+
+/// A manifest of saved ciphertext: a line that parses is written such that it parses to the same, and what it says is
+/// what restoring relies on. Each line is read as the first one, and as an entry.
+pub(crate) fn saved_manifest(data: &[u8]) {
+    let mut block_size = 4096;
+    for line in data.split(|byte| *byte == b'\n') {
+        if let Ok(header) = Header::parse(line) {
+            assert_eq!(Header::parse(&header.to_line()).as_ref(), Ok(&header));
+            assert!(header.block_size.is_power_of_two());
+            block_size = header.block_size;
+        }
+        if let Ok(entry) = Entry::parse(line, block_size) {
+            assert_eq!(Entry::parse(&entry.to_line(), block_size).as_ref(), Ok(&entry));
+            let mut before = 0;
+            for (start, length) in &entry.data {
+                assert!(*start >= before && *length > 0 && (start | length) % u64::from(block_size) == 0);
+                before = start + length;
+            }
+            assert_eq!(entry.saved_len(), before);
+            assert!(i64::try_from(before).is_ok());
+            assert!(entry.kind != Kind::File || i64::try_from(entry.size).is_ok());
+        }
     }
 }

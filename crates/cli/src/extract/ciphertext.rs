@@ -1,7 +1,6 @@
 //! The layout of `extract --ciphertext`: encrypted files as they lie on disk, with what any key needs to restore them.
 //!
-//! `docs/ciphertext-layout.md` describes it. The manifest is a line of JSON an inode, so that it can be written and
-//! read piece by piece.
+//! `docs/ciphertext-layout.md` describes it; `postread_fscrypt::saved_manifest` has the manifest's lines.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -10,8 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use postread::image::{Image, ImageError};
+use postread_fscrypt::saved_manifest::{Entry, Header, Kind, LINE_MAX};
 use postread_fsimage::ext4::{self, ExtentKind, FileType, Inode, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::exit::{Failure, Outcome};
@@ -19,79 +19,12 @@ use crate::image::outcome_of;
 use crate::progress::Progress;
 use crate::text::{bytes_for_stderr, complain, name_for_stderr};
 
-/// What the first line says it is.
-pub(super) const FORMAT: &str = "postread-ciphertext-2";
 /// The manifest's name.
 pub(super) const MANIFEST: &str = "manifest.jsonl";
 /// The directory of contents, a file an inode, named by its number.
 pub(super) const DATA: &str = "data";
 /// Bytes copied at once.
 const STEP: u64 = 1 << 20;
-
-/// Bytes, in hexadecimal.
-pub(super) type Hex = String;
-
-/// The manifest's first line.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Header {
-    pub(super) format: String,
-    /// The file system's UUID: keys may depend on it.
-    pub(super) fs_uuid: Hex,
-    /// Bytes of a block, which a data unit is where the context names no other size.
-    pub(super) block_size: u32,
-    /// The directory that the entries lie in.
-    pub(super) root: u32,
-    /// Its encryption context; its entries' names are plain where it has none.
-    pub(super) root_context: Option<Hex>,
-}
-
-/// What an entry is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
-    File,
-    Directory,
-    Link,
-}
-
-/// Seconds since 1970, nanoseconds.
-type Time = (i64, u32);
-
-/// A line of the manifest: a name of an inode. A directory stands before what is in it.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Entry {
-    pub(super) inode: u32,
-    #[serde(rename = "type")]
-    pub(super) kind: Kind,
-    /// The directory that it lies in.
-    pub(super) directory: u32,
-    /// Its name there, as stored: ciphertext where the directory has a context.
-    pub(super) raw_name: Hex,
-    pub(super) mode: u16,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    /// Number of names.
-    pub(super) links: u16,
-    /// Length of the plaintext of a file in bytes.
-    pub(super) size: u64,
-    pub(super) atime: Time,
-    pub(super) mtime: Time,
-    /// The encryption context, as stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) context: Option<Hex>,
-    /// A link's target, as stored: the ciphertext behind its 2-byte length.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) target: Option<Hex>,
-    /// The ranges of a file that hold ciphertext, start and length in bytes; all else reads as zeros, undecrypted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) data: Vec<(u64, u64)>,
-    /// Of a file: the SHA-256 of those ranges, one behind the other.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) sha256: Option<Hex>,
-    /// Extended attributes, name and value as Linux's calls take them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) xattrs: Vec<(Hex, Hex)>,
-}
 
 /// What was saved.
 #[derive(Debug, Default, Serialize)]
@@ -105,6 +38,9 @@ pub(crate) struct Saved {
     pub(crate) exit_status: u8,
 }
 
+/// Which ranges of a file hold ciphertext, and its SHA-256.
+type Contents = (Vec<(u64, u64)>, [u8; 32]);
+
 struct Saver<'a> {
     image: &'a Image,
     data: PathBuf,
@@ -113,7 +49,7 @@ struct Saver<'a> {
     saved: Saved,
     outcome: Outcome,
     /// Inodes of several names whose contents are saved already, and their digests.
-    seen: HashMap<u32, Hex>,
+    seen: HashMap<u32, [u8; 32]>,
 }
 
 /// Saves every encrypted inode at and beneath a directory, and the directories that lead there.
@@ -137,24 +73,22 @@ pub(crate) fn save(image: &Image, root: &Inode, dir: &Path, progress: &Progress)
         let error = ImageError::from(error);
         Failure::new(outcome_of(&error), error)
     })?;
-    let header = Header {
-        format: FORMAT.to_owned(),
-        fs_uuid: hex::encode(superblock.uuid),
-        block_size: superblock.block_size,
-        root: root.ino,
-        root_context: root_context.map(hex::encode),
-    };
-    saver.line(&header).map_err(output)?;
+    let header = Header { fs_uuid: superblock.uuid, block_size: superblock.block_size, root: root.ino, root_context };
+    saver.manifest.write_all(&header.to_line()).map_err(output)?;
     for visit in image.fs().walk(root.ino) {
         let failed = |error: ext4::Error| ImageError::from(error);
         match (visit.entry, visit.inode) {
             (Some(entry), Ok(inode)) => match saver.entry(visit.dir, &entry.name, &inode) {
                 Ok(()) => {}
-                Err(SaveError::Image(error)) => saver.failed(inode.ino, &error),
+                Err(SaveError::Image(error)) => saver.failed(inode.ino, outcome_of(&error), &error),
                 Err(SaveError::Output(error)) => return Err(output(error)),
+                Err(error @ SaveError::Long { .. }) => saver.failed(inode.ino, Outcome::Usage, &error),
             },
             (None, Ok(_)) => {}
-            (entry, Err(error)) => saver.failed(entry.map_or(visit.dir, |entry| entry.ino), &failed(error)),
+            (entry, Err(error)) => {
+                let error = failed(error);
+                saver.failed(entry.map_or(visit.dir, |entry| entry.ino), outcome_of(&error), &error);
+            }
         }
     }
     saver.manifest.flush().map_err(output)?;
@@ -167,18 +101,16 @@ pub(crate) fn save(image: &Image, root: &Inode, dir: &Path, progress: &Progress)
 enum SaveError {
     #[error(transparent)]
     Image(ImageError),
+    /// Restoring would not take it.
+    #[error("its line of the manifest has {len} bytes, more than {LINE_MAX}: too many pieces")]
+    Long { len: usize },
     #[error(transparent)]
     Output(#[from] io::Error),
 }
 
 impl Saver<'_> {
-    fn line(&mut self, value: &impl Serialize) -> io::Result<()> {
-        serde_json::to_writer(&mut self.manifest, value)?;
-        self.manifest.write_all(b"\n")
-    }
-
-    fn failed(&mut self, ino: u32, error: &ImageError) {
-        self.outcome = self.outcome.worst(outcome_of(error));
+    fn failed(&mut self, ino: u32, outcome: Outcome, error: &dyn std::fmt::Display) {
+        self.outcome = self.outcome.worst(outcome);
         self.saved.failed += 1;
         complain(format_args!("inode {ino}: {error}"));
     }
@@ -207,7 +139,7 @@ impl Saver<'_> {
             inode: inode.ino,
             kind,
             directory: dir,
-            raw_name: hex::encode(raw_name),
+            raw_name: raw_name.to_vec(),
             mode: inode.mode,
             uid: inode.uid,
             gid: inode.gid,
@@ -215,13 +147,17 @@ impl Saver<'_> {
             size: inode.size,
             atime: time(inode.atime),
             mtime: time(inode.mtime),
-            context: context.map(hex::encode),
-            target: target.map(hex::encode),
+            context,
+            target,
             data,
             sha256,
-            xattrs: attributes.xattrs.iter().map(|(name, value)| (hex::encode(name), hex::encode(value))).collect(),
+            xattrs: attributes.xattrs,
         };
-        self.line(&entry)?;
+        let line = entry.to_line();
+        if line.len() > LINE_MAX {
+            return Err(SaveError::Long { len: line.len() });
+        }
+        self.manifest.write_all(&line)?;
         match kind {
             Kind::File => self.saved.files += 1,
             Kind::Directory => self.saved.directories += 1,
@@ -232,14 +168,21 @@ impl Saver<'_> {
 
     /// Saves a file's ciphertext, and tells which ranges hold any, and their digest: always the image's, so that a file
     /// that was there already and is not what it was is found on restoring.
-    fn contents(&mut self, inode: &Inode) -> Result<(Vec<(u64, u64)>, Hex), SaveError> {
+    fn contents(&mut self, inode: &Inode) -> Result<Contents, SaveError> {
         let image = |error: ext4::Error| SaveError::Image(error.into());
         let fs = self.image.fs();
         let extents = fs.extents(inode).map_err(image)?;
         let written = extents.iter().filter(|extent| extent.kind == ExtentKind::Written);
-        let data: Vec<(u64, u64)> = written.clone().map(|extent| (extent.logical, extent.len)).collect();
+        let mut data: Vec<(u64, u64)> = Vec::new();
+        for extent in written.clone() {
+            match data.last_mut() {
+                // Pieces of a disk, and one range of the file.
+                Some((start, len)) if *start + *len == extent.logical => *len += extent.len,
+                _ => data.push((extent.logical, extent.len)),
+            }
+        }
         if let Some(sha256) = self.seen.get(&inode.ino) {
-            return Ok((data, sha256.clone()));
+            return Ok((data, *sha256));
         }
         let length = data.last().map_or(0, |(start, length)| start + length);
         let path = self.data.join(inode.ino.to_string());
@@ -273,9 +216,9 @@ impl Saver<'_> {
             }
             self.saved.bytes += if there { 0 } else { extent.len };
         }
-        let sha256 = hex::encode(hash.finalize());
+        let sha256: [u8; 32] = hash.finalize().into();
         if inode.nlink > 1 {
-            self.seen.insert(inode.ino, sha256.clone());
+            self.seen.insert(inode.ino, sha256);
         }
         match out {
             Some(out) => {

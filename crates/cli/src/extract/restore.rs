@@ -8,18 +8,17 @@ use std::sync::Arc;
 
 use postread::image::DecryptStep;
 use postread::{ExtentMap, MappedExtent, Plan};
+use postread_fscrypt::saved_manifest::{Entry, Header, Kind, LINE_MAX};
 use postread_fscrypt::{ContentsKey, Context, InodeFacts, Keyring, MasterKey, NameKey};
 use postread_fsimage::ext4::Timestamp;
 use postread_io::{PreadConfig, PreadOptions, PreadPool};
 
-use super::ciphertext::{DATA, Entry, FORMAT, Header, Kind, MANIFEST, line_name};
+use super::ciphertext::{DATA, MANIFEST, line_name};
 use super::saved_file::SavedFile;
 use super::{Attributes, Feed, file_job};
 use crate::exit::{Failure, Outcome};
 use crate::text::name_for_stderr;
 
-/// The longest line: a file of very many extents.
-const LINE_MAX: u64 = 64 << 20;
 /// The longest path that is made.
 const PATH_MAX: usize = 64 << 10;
 
@@ -55,12 +54,8 @@ fn malformed(what: impl std::fmt::Display) -> Trouble {
     Trouble(Outcome::Usage, what.to_string())
 }
 
-fn bytes(hex: &str) -> Result<Vec<u8>, Trouble> {
-    hex::decode(hex).map_err(malformed)
-}
-
-fn context_of(hex: Option<&String>) -> Result<Option<Context>, Trouble> {
-    hex.map(|hex| Context::parse(&bytes(hex)?).map_err(malformed)).transpose()
+fn context_of(stored: Option<&Vec<u8>>) -> Result<Option<Context>, Trouble> {
+    stored.map(|stored| Context::parse(stored)).transpose().map_err(malformed)
 }
 
 impl<'a> Saved<'a> {
@@ -70,18 +65,9 @@ impl<'a> Saved<'a> {
         let io = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(&path)));
         let mut manifest = BufReader::new(File::open(&path).map_err(io)?);
         let mut line = Vec::new();
-        (&mut manifest).take(LINE_MAX).read_until(b'\n', &mut line).map_err(io)?;
+        (&mut manifest).take(LINE_MAX as u64 + 1).read_until(b'\n', &mut line).map_err(io)?;
         let wrong = |what: String| Failure::usage(format!("{}: {what}", line_name(&path, 1)));
-        let header: Header = serde_json::from_slice(&line).map_err(|error| wrong(error.to_string()))?;
-        if header.format != FORMAT {
-            return Err(wrong(format!("its format is {:?}, not {FORMAT:?}", header.format)));
-        }
-        let block_size = header.block_size;
-        if !block_size.is_power_of_two() || !(512..=65536).contains(&block_size) {
-            return Err(wrong(format!("blocks of {block_size} bytes")));
-        }
-        let uuid = hex::decode(&header.fs_uuid).ok().and_then(|uuid| <[u8; 16]>::try_from(uuid).ok());
-        let fs_uuid = uuid.ok_or_else(|| wrong("its fs_uuid is none".to_owned()))?;
+        let header = Header::parse(&line).map_err(|error| wrong(error.to_string()))?;
         let context = context_of(header.root_context.as_ref()).map_err(|trouble| wrong(trouble.1))?;
         let root = Directory { path: Some(Vec::new()), ino: header.root, context };
         Ok(Self {
@@ -89,7 +75,7 @@ impl<'a> Saved<'a> {
             keys,
             manifest,
             number: 1,
-            facts: InodeFacts { ino: 0, fs_uuid, block_size: block_size as usize },
+            facts: InodeFacts { ino: 0, fs_uuid: header.fs_uuid, block_size: header.block_size as usize },
             directories: HashMap::from([(header.root, root)]),
             names: None,
             pool: PreadPool::new(PreadConfig::new()).map_err(Failure::environment)?,
@@ -101,18 +87,19 @@ impl<'a> Saved<'a> {
         let manifest = self.dir.join(MANIFEST);
         loop {
             let mut line = Vec::new();
-            let read = (&mut self.manifest).take(LINE_MAX).read_until(b'\n', &mut line);
+            let read = (&mut self.manifest).take(LINE_MAX as u64 + 1).read_until(b'\n', &mut line);
             self.number += 1;
             let name = line_name(&manifest, self.number);
             match read {
                 Ok(0) => return,
-                Ok(n) if n as u64 == LINE_MAX => {
+                Ok(n) if n > LINE_MAX => {
                     return feed.failed(name.as_bytes(), &"the line is too long", Outcome::Usage);
                 }
                 Ok(_) => {}
                 Err(error) => return feed.failed(name.as_bytes(), &error, Outcome::Environment),
             }
-            let done = serde_json::from_slice(&line).map_err(malformed).and_then(|entry| self.entry(feed, &entry));
+            let block_size = self.facts.block_size as u32; // It was one.
+            let done = Entry::parse(&line, block_size).map_err(malformed).and_then(|entry| self.entry(feed, entry));
             if let Err(Trouble(outcome, what)) = done {
                 feed.failed(name.as_bytes(), &what, outcome);
             }
@@ -138,10 +125,10 @@ impl<'a> Saved<'a> {
         let what = || malformed(format!("inode {} lies in a directory that was not before", entry.inode));
         let dir = self.directories.get(&entry.directory).ok_or_else(what)?;
         let Some(above) = &dir.path else { return Ok(None) };
-        let raw = bytes(&entry.raw_name)?;
+        let raw = &entry.raw_name;
         let (ino, context, mut path) = (dir.ino, dir.context, above.clone());
         let name = match context {
-            None => raw,
+            None => raw.clone(),
             Some(context) => {
                 if self.names.as_ref().is_none_or(|(of, _)| *of != ino) {
                     match self.name_key(ino, &context) {
@@ -154,7 +141,7 @@ impl<'a> Saved<'a> {
                     }
                 }
                 let (_, key) = self.names.as_ref().expect("just put there");
-                key.decrypt_name(&raw).map_err(malformed)?
+                key.decrypt_name(raw).map_err(malformed)?
             }
         };
         if !path.is_empty() {
@@ -167,10 +154,10 @@ impl<'a> Saved<'a> {
         Ok(Some((path, name)))
     }
 
-    fn entry(&mut self, feed: &mut Feed<'_>, entry: &Entry) -> Result<(), Trouble> {
+    fn entry(&mut self, feed: &mut Feed<'_>, entry: Entry) -> Result<(), Trouble> {
         let ino = entry.inode;
         let context = context_of(entry.context.as_ref())?;
-        let found = self.path(entry);
+        let found = self.path(&entry);
         if entry.kind == Kind::Directory {
             if self.directories.contains_key(&ino) {
                 return Err(malformed(format!("directory {ino} is there twice")));
@@ -182,7 +169,7 @@ impl<'a> Saved<'a> {
         if !feed.name_is_fine(&path, &name) {
             return Ok(());
         }
-        let attributes = attributes(entry)?;
+        let attributes = attributes(&entry);
         match entry.kind {
             Kind::Directory => {
                 // What the directory holds needs its key: one message for all of it.
@@ -198,16 +185,16 @@ impl<'a> Saved<'a> {
             _ if feed.is_another_name(&path, ino, entry.links) => {}
             Kind::Link => {
                 let context = context.ok_or_else(|| malformed("a link without a context"))?;
-                let stored = bytes(entry.target.as_deref().ok_or_else(|| malformed("a link without a target"))?)?;
+                let stored = entry.target.as_deref().ok_or_else(|| malformed("a link without a target"))?;
                 let key = self.name_key(ino, &context)?;
-                let target = key.decrypt_symlink(&stored).map_err(malformed)?;
+                let target = key.decrypt_symlink(stored).map_err(malformed)?;
                 feed.symlink(&path, &target, &attributes);
             }
             Kind::File => {
                 let context = context.ok_or_else(|| malformed("a file without a context"))?;
                 let key = ContentsKey::derive(self.master(ino, &context)?, &context, &self.facts(ino))
                     .map_err(|error| Trouble(Outcome::Key, format!("inode {ino}: {error}")))?;
-                let from = self.contents(entry, key)?;
+                let from = self.contents(&entry, key)?;
                 feed.file(&path, ino, entry.size, from, attributes);
             }
         }
@@ -217,44 +204,31 @@ impl<'a> Saved<'a> {
     fn contents(&self, entry: &Entry, key: ContentsKey) -> Result<file_job::From, Trouble> {
         let block_size = self.facts.block_size as u64;
         let path = self.dir.join(DATA).join(entry.inode.to_string());
-        let sha256 = entry.sha256.as_deref().ok_or_else(|| malformed("a file without a sha256"))?;
-        let sha256 = bytes(sha256)?.try_into().map_err(|_| malformed("a sha256 that is not of 32 bytes"))?;
+        let sha256 = entry.sha256.ok_or_else(|| malformed("a file without a sha256"))?;
         let saved = SavedFile::open(&path, entry.data.clone(), sha256)
             .map_err(|error| Trouble(error.outcome(), error.to_string()))?;
         let file = saved
             .file()
             .map_err(|error| Trouble(Outcome::Environment, format!("{}: {error}", name_for_stderr(&path))))?;
         let source = Arc::new(self.pool.file(file, PreadOptions::default()));
-        let mut extents = Vec::new();
-        let mut data = Vec::new();
-        for &(start, len) in &entry.data {
-            let end = start.checked_add(len).filter(|_| start % block_size == 0 && len % block_size == 0 && len > 0);
-            let end = end.ok_or_else(|| malformed(format!("a range of {len} bytes at {start}")))?;
-            extents.push(MappedExtent { logical: start, len, physical: start });
-            let range = start..end.min(entry.size);
-            if !range.is_empty() {
-                data.push(range);
-            }
-        }
-        data.sort_by_key(|range| range.start);
-        if i64::try_from(entry.size).is_err() {
-            return Err(malformed(format!("a size of {}", entry.size)));
-        }
-        let map = ExtentMap::new(source, extents).map_err(malformed)?;
+        let extents = entry.data.iter().map(|&(start, len)| MappedExtent { logical: start, len, physical: start });
+        // Ranges ascend and their ends do not overflow: the line was parsed.
+        let within = entry.data.iter().map(|&(start, len)| start..(start + len).min(entry.size));
+        let data = within.filter(|range| !range.is_empty()).collect();
+        let map = ExtentMap::new(source, extents.collect()).map_err(malformed)?;
         let plan = Plan::new(Arc::new(map), entry.size).step(Arc::new(DecryptStep::new(Arc::new(key), 0)));
         Ok(file_job::From::Saved { saved, plan, data, block_size })
     }
 }
 
-fn attributes(entry: &Entry) -> Result<Attributes, Trouble> {
-    let xattrs = entry.xattrs.iter().map(|(name, value)| Ok((bytes(name)?, bytes(value)?)));
+fn attributes(entry: &Entry) -> Attributes {
     let time = |(seconds, nanoseconds)| Timestamp { seconds, nanoseconds };
-    Ok(Attributes {
+    Attributes {
         mode: entry.mode,
         uid: entry.uid,
         gid: entry.gid,
         atime: time(entry.atime),
         mtime: time(entry.mtime),
-        xattrs: xattrs.collect::<Result<_, Trouble>>()?,
-    })
+        xattrs: entry.xattrs.clone(),
+    }
 }
