@@ -9,8 +9,8 @@ use siphasher::sip::SipHasher24;
 
 use crate::{Context, MasterKey};
 
-/// SipHash of a name that has been casefolded already, under the directory's key (v2 policies only). ext4 stores its
-/// low half with bit 0 cleared, and its high half as the minor hash; f2fs the low half.
+/// SipHash of a name that has been casefolded already (`fsimage`'s `casefold_for_hash`), under the directory's key (v2 policies only). ext4 stores its
+/// high half with bit 0 cleared, and its low half as the minor hash.
 pub fn dirhash(master: &MasterKey, directory: &Context, casefolded: &[u8]) -> u64 {
     let mut hasher = SipHasher24::new_with_key(&master.dirhash_key(&directory.nonce));
     hasher.write(casefolded);

@@ -26,9 +26,8 @@ pub(crate) fn open(
     digest: Option<FileDigest>,
 ) -> Result<ImageFile, Failure> {
     let image = args.open(target, true)?;
-    let path = canonical(bytes_of(path));
+    let (inode, path) = resolve(&image, &canonical(bytes_of(path)))?;
     let name = bytes_for_stderr(&path);
-    let inode = resolve(&image, &path)?;
     let trusted = Trusted::load(None, digest)?;
     let plan = plan_of(&image, &inode, trusted.get(&path))
         .map_err(|error| Failure::new(error.outcome(), format!("{name}: {error}")))?;

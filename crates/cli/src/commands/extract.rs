@@ -80,7 +80,7 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
         }
         (Some(target), None) => {
             let image = args.image.open(target, true)?;
-            let inode = resolve(&image, &path)?;
+            let (inode, path) = resolve(&image, &path)?;
             let extraction = Extraction::open(&settings, Some(&image), &args.directory, report(args)?)?;
             extraction.run(|feed| from_image::walk(feed, &image, inode, &path))?
         }
@@ -118,7 +118,7 @@ fn tell(counts: &Counts) -> io::Result<()> {
 fn save(args: &ExtractArgs, path: &[u8], progress: &Progress) -> CommandResult {
     let target = args.target.as_deref().ok_or_else(|| Failure::usage("extract what? give a TARGET"))?;
     let image = args.image.open(target, false)?;
-    let inode = resolve(&image, path)?;
+    let (inode, _) = resolve(&image, path)?;
     if !inode.is_dir() {
         return Err(Failure::usage("--ciphertext takes a directory"));
     }

@@ -153,8 +153,7 @@ pub(crate) fn run(args: &InspectArgs) -> CommandResult {
     }
     let (layers, image) = args.image.open_layers(&args.target, false)?;
     if let Some(path) = &args.path {
-        let path = canonical(bytes_of(path));
-        let inode = resolve(&image, &path)?;
+        let (inode, path) = resolve(&image, &canonical(bytes_of(path)))?;
         let mut outcome = Outcome::Good;
         let report = inode_report(&image, &inode, &path, &mut outcome);
         write(args, out, &report, inspect_text::inode)?;

@@ -86,7 +86,7 @@ struct Listing<'a> {
 pub(crate) fn run(args: &LsArgs) -> CommandResult {
     let image = args.image.open(&args.target, false)?;
     let path = args.path.as_deref().map_or(Vec::new(), |path| canonical(bytes_of(path)));
-    let inode = resolve(&image, &path)?;
+    let (inode, path) = resolve(&image, &path)?;
     let stdout: Box<dyn Write> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
     let output = match args.json {
         true => Output::Json(ListReport::begin(stdout, "postread-ls-1").map_err(output_failed)?),

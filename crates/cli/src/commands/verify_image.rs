@@ -190,12 +190,12 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
     for path in &args.paths {
         let path = canonical(bytes_of(path));
         match try_resolve(&image, &path) {
-            Ok(inode) => roots.push((inode, path)),
+            Ok(root) => roots.push(root),
             Err(failure) => missing.push((path, failure)),
         }
     }
     if args.paths.is_empty() {
-        roots.push((resolve(&image, b"")?, Vec::new()));
+        roots.push(resolve(&image, b"")?);
     }
     let one_file = args.paths.len() == 1 && roots.iter().all(|(inode, _)| !inode.is_dir());
     if args.target.digest.is_some() && !one_file {
@@ -319,9 +319,18 @@ impl Verify<'_> {
     /// A trusted path that the image does not have must not pass in silence.
     fn listed_but_missing(&self) {
         for path in self.trusted.paths() {
-            if let Err(error @ ImageError::NotFound { .. }) = self.image.resolve(path) {
-                self.shared().files += 1;
-                self.error(path, &error, Outcome::Integrity);
+            match self.image.resolve_spelled(path) {
+                Err(error @ ImageError::NotFound { .. }) => {
+                    self.shared().files += 1;
+                    self.error(path, &error, Outcome::Integrity);
+                }
+                // Found in a directory that folds case, where no file was held to this line.
+                Ok((_, spelled)) if spelled != path => {
+                    self.shared().files += 1;
+                    let error = format!("the image spells it {}: list it so", bytes_for_stderr(&spelled));
+                    self.error(path, &error, Outcome::Integrity);
+                }
+                _ => {}
             }
         }
     }

@@ -62,16 +62,17 @@ impl ImageArgs {
     }
 }
 
-/// The inode that `path` names in the image.
-pub(crate) fn resolve(image: &Image, path: &[u8]) -> Result<Inode, Failure> {
+/// The inode that `path` names in the image, and the path as the image spells it: where case is folded, names that the
+/// user spells otherwise are found, and digests are listed under the image's own.
+pub(crate) fn resolve(image: &Image, path: &[u8]) -> Result<(Inode, Vec<u8>), Failure> {
     try_resolve(image, path).map_err(|Failure { outcome, message }| {
         Failure::new(outcome, format!("{}: {message}", crate::text::bytes_for_stderr(path)))
     })
 }
 
 /// The same, with a message that does not name the path.
-pub(crate) fn try_resolve(image: &Image, path: &[u8]) -> Result<Inode, Failure> {
-    image.resolve(path).map_err(|error| {
+pub(crate) fn try_resolve(image: &Image, path: &[u8]) -> Result<(Inode, Vec<u8>), Failure> {
+    image.resolve_spelled(path).map_err(|error| {
         let outcome = outcome_of(&error);
         let hint = match &error {
             ImageError::NotFound { path } => locked_above(image, path),

@@ -56,6 +56,31 @@ fn cat_prints_a_file_or_a_part_of_it() {
     assert!(stderr(&missing).contains("/enc/none"));
 }
 
+/// What the kernel takes for one name is one: `tests/tests/casefold.rs` asks it.
+#[test]
+fn paths_fold_case_where_their_directories_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = key("key64.bin");
+    for (name, top, keys) in [("casefold", "/v", &[][..]), ("casefold-enc", "/enc", &["--key", &key])] {
+        let image = unpack(dir.path(), name);
+        let run = |args: &[&str]| postread(dir.path(), &[args, keys].concat());
+        let (small, large) = (format!("{top}/sub/deep/er/leaf"), format!("{top}/SUB/Deep/ER/LEAF"));
+        let whole = run(&["cat", &image, &small]).stdout;
+        assert_eq!(whole.len(), 3333);
+        assert!(run(&["cat", &image, &large]).stdout == whole, "{name}");
+        assert_eq!(expect(&run(&["ls", &image, &format!("{top}/NAI\u{308}VE ☃ NAME")]), 0), "naïve ☃ name\n");
+        expect(&run(&["cat", &image, &large.to_uppercase()]), 2);
+        expect(&run(&["extract", &image, &format!("{top}/SUB/DEEP"), "-C", name]), 0);
+        assert!(std::fs::read(dir.path().join(name).join("er/leaf")).unwrap() == whole);
+        // A digest is held to the image's own spelling, and no other passes in silence.
+        let digest = format!("sha256:{} {large}\n", "0".repeat(64));
+        std::fs::write(dir.path().join("list"), digest).unwrap();
+        let verified = run(&["verify", &image, "--digests", "list"]);
+        expect(&verified, 1);
+        assert!(stderr(&verified).contains(&format!("the image spells it {small}")), "{}", stderr(&verified));
+    }
+}
+
 #[test]
 fn inspect_tells_policies_and_which_keys_fit() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,6 +6,7 @@ use super::bytes::{le16, le32};
 use super::checksum::crc32c;
 use super::error::Fault;
 use super::inode::FileType;
+use super::name_hash::clear_reserved;
 
 /// The length of a directory block's checksum entry.
 const TAIL: usize = 12;
@@ -21,6 +22,14 @@ pub struct DirHash {
     pub hash: u32,
     /// The lower half.
     pub minor_hash: u32,
+}
+
+impl DirHash {
+    /// What ext4 keeps of a SipHash: the upper half as the hash, and the lower as the minor hash. Bit 0 of a hash is the
+    /// index's own, and the highest hash is the directory's end.
+    pub fn from_siphash(siphash: u64) -> Self {
+        Self { hash: clear_reserved((siphash >> 32) as u32), minor_hash: siphash as u32 }
+    }
 }
 
 /// A directory entry, raw.

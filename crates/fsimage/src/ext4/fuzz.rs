@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::casefold::casefold_for_hash;
 use super::directory::{DirFormat, parse_dir_block};
 use super::extent::parse_extent_node;
 use super::filesystem::{Ext4, Options, ROOT_INO};
@@ -46,6 +47,7 @@ pub fn directory(data: &[u8]) {
     for (filetype, hashes) in [(true, false), (true, true), (false, false)] {
         for entry in parse_dir_block(data, DirFormat { filetype, hashes }).unwrap_or_default() {
             assert!((1..=255).contains(&entry.name.len()));
+            casefold_for_hash(&entry.name);
         }
     }
     let _ = parse_htree_root(data);

@@ -30,6 +30,7 @@
 mod block_map;
 mod bytes;
 mod cache;
+mod casefold;
 mod checksum;
 mod directory;
 mod error;
@@ -53,6 +54,7 @@ mod verity;
 mod walk;
 mod xattr;
 
+pub use casefold::{casefold, casefold_for_hash};
 pub use directory::{DirEntry, DirFormat, DirHash, parse_dir_block};
 pub use error::{Corrupt, Error, Result, Structure};
 pub use extent::{EXTENT_MAGIC, EXTENT_MAX_DEPTH, RawExtent, parse_extent_node};

@@ -99,9 +99,13 @@ pub fn hash_name(version: u8, seed: [u32; 4], name: &[u8]) -> (u32, u32) {
             (state[0], state[1])
         }
     };
-    // Bit 0 says in an index that a hash goes on in the next block.
+    (clear_reserved(hash), minor)
+}
+
+/// A hash without what an index reserves: bit 0 says there that a hash goes on in the next block.
+pub(crate) fn clear_reserved(hash: u32) -> u32 {
     let hash = hash & !1;
-    (if hash == END_OF_DIRECTORY { END_OF_DIRECTORY - 2 } else { hash }, minor)
+    if hash == END_OF_DIRECTORY { END_OF_DIRECTORY - 2 } else { hash }
 }
 
 fn widen(byte: u8, unsigned: bool) -> u32 {

@@ -26,6 +26,13 @@ pub struct Encoding {
     pub flags: u16,
 }
 
+impl Encoding {
+    /// Whether names that are not valid UTF-8 are refused.
+    pub fn is_strict(&self) -> bool {
+        self.flags & 1 != 0
+    }
+}
+
 /// A parsed superblock: the geometry and identity of a file system. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

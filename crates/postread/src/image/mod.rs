@@ -85,20 +85,30 @@ impl Image {
         Context::parse(&bytes).map(Some).map_err(|error| ImageError::Context { ino, error })
     }
 
-    /// The inode at `path`, whose names are as [`Image::read_dir`] shows them; symbolic links are not followed.
+    /// The inode at `path`, whose names are as [`Image::read_dir`] shows them, in another case where their directory
+    /// folds it; symbolic links are not followed.
     pub fn resolve(&self, path: &[u8]) -> Result<Inode, ImageError> {
+        self.resolve_spelled(path).map(|(inode, _)| inode)
+    }
+
+    /// The inode at `path`, as [`Image::resolve`] finds it, and its path as the directories spell it: `/` and the names,
+    /// nothing for the root.
+    pub fn resolve_spelled(&self, path: &[u8]) -> Result<(Inode, Vec<u8>), ImageError> {
         let mut inode = self.fs.root()?;
-        let mut so_far = Vec::new();
+        let mut spelled = Vec::new();
         for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
             if !inode.is_dir() {
                 return Err(ImageError::WrongKind { ino: inode.ino, wanted: "directory" });
             }
-            so_far.push(b'/');
-            so_far.extend_from_slice(name);
-            let entry = self.lookup(&inode, name)?.ok_or_else(|| ImageError::NotFound { path: so_far.clone() })?;
+            spelled.push(b'/');
+            let Some(entry) = self.lookup(&inode, name)? else {
+                spelled.extend_from_slice(name);
+                return Err(ImageError::NotFound { path: spelled });
+            };
+            spelled.extend_from_slice(&entry.name);
             inode = self.fs.inode(entry.ino)?;
         }
-        Ok(inode)
+        Ok((inode, spelled))
     }
 
     /// The master key that a context names.

@@ -1,7 +1,7 @@
 //! Names as Linux shows them: plain, decrypted, or without the key.
 
 use postread_fscrypt::{Context, MissingKey, NameKey, NoKeyName, no_key_name, symlink_ciphertext};
-use postread_fsimage::ext4::{DirEntry, FileType, Inode, NameHash};
+use postread_fsimage::ext4::{DirEntry, FileType, Inode, NameHash, casefold};
 
 use super::{Image, ImageError};
 
@@ -64,9 +64,21 @@ impl Image {
     }
 
     /// The entry of that name, plain or no-key.
+    ///
+    /// In a directory that folds case any name that Linux takes for the same will do, as far as names are shown plain;
+    /// where a hostile image has several of them, the one that is spelled so. What is invalid UTF-8 is looked for byte
+    /// by byte, or not at all where the file system's encoding is strict.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Entry>, ImageError> {
         let names = self.names(dir)?;
-        let wanted = names.search(name);
+        let encoding = self.fs().superblock().encoding.filter(|_| dir.is_casefolded());
+        let wanted = match (&names, encoding) {
+            (Names::Plain | Names::Decrypted(_), Some(encoding)) => match casefold(name) {
+                Some(form) => return self.lookup_folded(dir, &names, name, &form),
+                None if encoding.is_strict() => return Ok(None),
+                None => names.search(name),
+            },
+            _ => names.search(name),
+        };
         for entry in self.fs().read_dir(dir)? {
             let entry = entry?;
             let found = match &wanted {
@@ -79,6 +91,21 @@ impl Image {
             }
         }
         Ok(None)
+    }
+
+    fn lookup_folded(&self, dir: &Inode, names: &Names, name: &[u8], form: &[u8]) -> Result<Option<Entry>, ImageError> {
+        let mut found = None;
+        for entry in self.fs().read_dir(dir)? {
+            // A broken name is not the one that is wanted.
+            let Ok(entry) = names.show(dir.ino, entry?) else { continue };
+            if entry.name == name {
+                return Ok(Some(entry));
+            }
+            if found.is_none() && casefold(&entry.name).is_some_and(|other| other == form) {
+                found = Some(entry);
+            }
+        }
+        Ok(found)
     }
 
     /// A symbolic link's target.
