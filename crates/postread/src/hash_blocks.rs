@@ -23,6 +23,9 @@ const WAYS: usize = 4;
 const MAX_RUN: u64 = 32;
 
 struct Set {
+    /// Which block a way holds, so that a look-up takes only the one that it wants. A hint: what counts is the block's
+    /// own index.
+    tags: [AtomicU64; WAYS],
     ways: [ArcSwapOption<VerifiedBlock>; WAYS],
     used: [AtomicBool; WAYS],
     hand: AtomicUsize,
@@ -31,6 +34,7 @@ struct Set {
 impl Set {
     fn new() -> Self {
         Self {
+            tags: [const { AtomicU64::new(u64::MAX) }; WAYS],
             ways: [const { ArcSwapOption::const_empty() }; WAYS],
             used: [const { AtomicBool::new(false) }; WAYS],
             hand: AtomicUsize::new(0),
@@ -126,15 +130,12 @@ impl HashBlocks {
     /// A checked block, if it is in the cache.
     pub(crate) fn cached(&self, index: u64) -> Option<Arc<VerifiedBlock>> {
         let set = self.set_of(index)?;
-        set.ways.iter().zip(&set.used).find_map(|(way, used)| {
-            let block = way.load();
-            if block.as_ref().is_none_or(|b| b.index != index) {
-                return None;
+        set.tags.iter().enumerate().filter(|(_, tag)| tag.load(Ordering::Relaxed) == index).find_map(|(way, _)| {
+            let block = set.ways[way].load_full().filter(|b| b.index == index)?;
+            if !set.used[way].load(Ordering::Relaxed) {
+                set.used[way].store(true, Ordering::Relaxed);
             }
-            if !used.load(Ordering::Relaxed) {
-                used.store(true, Ordering::Relaxed);
-            }
-            arc_swap::Guard::into_inner(block)
+            Some(block)
         })
     }
 
@@ -152,6 +153,7 @@ impl HashBlocks {
             set.hand.load(Ordering::Relaxed) % WAYS
         });
         set.ways[victim].store(Some(block.clone()));
+        set.tags[victim].store(block.index, Ordering::Relaxed);
     }
 
     /// Has the blocks of `wanted` (each with the slot that waits for it) read and checked. Those that turned up in the

@@ -194,6 +194,10 @@ impl Flight {
             (source, Bio::new(physical, buf).with_unit(unit).with_priority(priority))
         };
         let id = source.submit(bio, Completion::new(self.clone(), at as u32));
+        if self.pending.load(Ordering::Acquire) == 1 {
+            // All has arrived, this part as well: there is nothing left to cancel by its id.
+            return;
+        }
         let mut state = self.lock();
         if let Some(part) = state.parts.get_mut(at).filter(|p| p.source.is_some()) {
             part.id = Some(id);
@@ -233,9 +237,7 @@ impl Flight {
         let Some(engine) = state.engine.clone() else { return };
         let steps = state.plan.as_ref().is_some_and(|p| !p.steps.is_empty());
         if !steps || self.cancelled.load(Ordering::Acquire) || matches!(engine.dispatch, Dispatch::Inline) {
-            drop(state);
-            self.run();
-            return;
+            return self.run_locked(state);
         }
         state.phase = Phase::Queued;
         state.keep = Some(self.clone());
@@ -250,7 +252,10 @@ impl Flight {
 
     /// All steps, in one go. Nothing here waits.
     fn run(self: &Arc<Self>) {
-        let mut state = self.lock();
+        self.run_locked(self.lock());
+    }
+
+    fn run_locked(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let keep = state.keep.take();
         let (Some(engine), Some(plan)) = (state.engine.clone(), state.plan.clone()) else { return };
         // Run once, whoever comes first: the worker, or the reader that took it back.
