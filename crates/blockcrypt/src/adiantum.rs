@@ -27,7 +27,7 @@ use crate::chacha::{self, DoubleRounds, Key};
 use crate::error::{KeyError, LengthError, check_key_length};
 use crate::nh::{self, NhKey};
 use crate::poly1305::{Poly1305, PolyKey};
-use crate::units::check_units;
+use crate::units::{check_units, data_unit_methods};
 
 /// A tweak as the kernel gives it: a data unit's IV, padded with zeroes.
 pub type Tweak = [u8; 32];
@@ -137,66 +137,14 @@ impl Adiantum {
         Ok(())
     }
 
-    /// Encrypts a run of data units of 16 to 65536 bytes in place. The tweak of a unit is its index, little-endian and
-    /// padded to 32 bytes; the indexes are `first_index`, `first_index + step`, ... (modulo 2^64).
-    ///
-    /// # Errors
-    ///
-    /// [`LengthError`] where `unit_size` is out of range or `data` is not a run of whole units; then nothing has
-    /// changed.
-    pub fn encrypt_units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        first_index: u64,
-        step: u64,
-    ) -> Result<(), LengthError> {
-        self.encrypt_units_with(data, unit_size, index(first_index, step))
-    }
-
-    /// Decrypts a run of data units in place; see [`Adiantum::encrypt_units`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Adiantum::encrypt_units`].
-    pub fn decrypt_units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        first_index: u64,
-        step: u64,
-    ) -> Result<(), LengthError> {
-        self.decrypt_units_with(data, unit_size, index(first_index, step))
-    }
-
-    /// Encrypts a run of data units in place; `tweak` gives the tweak of each, by the unit's number in this run.
-    /// (fscrypt's `DIRECT_KEY` policies have the file's nonce behind the index in it.)
-    ///
-    /// # Errors
-    ///
-    /// As [`Adiantum::encrypt_units`].
-    pub fn encrypt_units_with(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        tweak: impl FnMut(u64) -> Tweak,
-    ) -> Result<(), LengthError> {
-        self.units::<true>(data, unit_size, tweak)
-    }
-
-    /// Decrypts a run of data units in place; `tweak` gives the tweak of each, by the unit's number in this run.
-    ///
-    /// # Errors
-    ///
-    /// As [`Adiantum::encrypt_units`].
-    pub fn decrypt_units_with(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        tweak: impl FnMut(u64) -> Tweak,
-    ) -> Result<(), LengthError> {
-        self.units::<false>(data, unit_size, tweak)
-    }
+    data_unit_methods!(
+        "Adiantum",
+        Tweak,
+        index,
+        "The tweak of a unit is its index, little-endian and padded to 32 bytes (fscrypt's `DIRECT_KEY` policies have the \
+         file's nonce behind the index)",
+        "16 to 65536"
+    );
 
     fn check(&self, unit: &[u8]) -> Result<(), LengthError> {
         if unit.len() < BLOCK { Err(LengthError::TooShort { len: unit.len(), min: BLOCK }) } else { Ok(()) }

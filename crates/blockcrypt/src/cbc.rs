@@ -5,7 +5,7 @@ use core::fmt;
 use crate::Platform;
 use crate::aes::{self, AesKey, Block};
 use crate::error::{KeyError, LengthError, check_key_length};
-use crate::units::{check_units, for_each_batch, le64};
+use crate::units::{check_units, data_unit_methods, for_each_batch, le64};
 
 /// AES-128, AES-192 or AES-256 in CBC mode, by the length of the key. Zeroized when dropped.
 ///
@@ -43,67 +43,28 @@ impl AesCbc {
         Ok(Self { key: AesKey::new(key, platform), platform })
     }
 
-    /// Encrypts a run of data units in place. The IV of a unit is its index as a little-endian 64-bit number
-    /// (`plain64`); the indexes are `first_index`, `first_index + step`, ... (mod 2^64).
-    ///
-    /// # Errors
-    ///
-    /// [`LengthError`] where `unit_size` is not 16 to 65536 in steps of 16 or `data` is not a run of whole units; then
-    /// nothing has changed.
-    pub fn encrypt_units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        first_index: u64,
-        step: u64,
-    ) -> Result<(), LengthError> {
-        self.encrypt_units_with(data, unit_size, le64(first_index, step))
-    }
+    data_unit_methods!(
+        "AesCbc",
+        [u8; 16],
+        le64,
+        "The IV of a unit is its index as a little-endian 64-bit number (`plain64`)",
+        "16 to 65536 in steps of 16"
+    );
 
-    /// Decrypts a run of data units in place; see [`AesCbc::encrypt_units`].
-    ///
-    /// # Errors
-    ///
-    /// As [`AesCbc::encrypt_units`].
-    pub fn decrypt_units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        first_index: u64,
-        step: u64,
-    ) -> Result<(), LengthError> {
-        self.decrypt_units_with(data, unit_size, le64(first_index, step))
-    }
-
-    /// Encrypts a run of data units in place; `iv` gives the IV of each, by the unit's number in this run.
-    ///
-    /// # Errors
-    ///
-    /// As [`AesCbc::encrypt_units`].
-    pub fn encrypt_units_with(
+    fn units<const ENCRYPT: bool>(
         &self,
         data: &mut [u8],
         unit_size: usize,
         iv: impl FnMut(u64) -> [u8; 16],
     ) -> Result<(), LengthError> {
         check_units(data.len(), unit_size, 16, 16)?;
-        for_each_batch(data, unit_size, iv, |ivs, units| self.encrypt_batch(units, unit_size, ivs));
-        Ok(())
-    }
-
-    /// Decrypts a run of data units in place; `iv` gives the IV of each, by the unit's number in this run.
-    ///
-    /// # Errors
-    ///
-    /// As [`AesCbc::encrypt_units`].
-    pub fn decrypt_units_with(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        iv: impl FnMut(u64) -> [u8; 16],
-    ) -> Result<(), LengthError> {
-        check_units(data.len(), unit_size, 16, 16)?;
-        for_each_batch(data, unit_size, iv, |ivs, units| self.decrypt_batch(units, unit_size, ivs));
+        for_each_batch(data, unit_size, iv, |ivs, units| {
+            if ENCRYPT {
+                self.encrypt_batch(units, unit_size, ivs);
+            } else {
+                self.decrypt_batch(units, unit_size, ivs);
+            }
+        });
         Ok(())
     }
 

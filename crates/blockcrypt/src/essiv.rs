@@ -12,7 +12,7 @@ use crate::Platform;
 use crate::aes::AesKey;
 use crate::cbc::AesCbc;
 use crate::error::{KeyError, LengthError};
-use crate::units::{check_units, for_each_batch, le64};
+use crate::units::{check_units, data_unit_methods, for_each_batch, le64};
 
 /// AES-CBC-ESSIV with SHA-256. Zeroized when dropped.
 #[derive(Clone)]
@@ -49,45 +49,15 @@ impl AesCbcEssiv {
         Ok(Self { cbc, iv, platform })
     }
 
-    /// Encrypts a run of data units in place. The indexes of the units are `first_index`, `first_index + step`, ...
-    /// (mod 2^64).
-    ///
-    /// # Errors
-    ///
-    /// [`LengthError`] where `unit_size` is not 16 to 65536 in steps of 16 or `data` is not a run of whole units; then
-    /// nothing has changed.
-    pub fn encrypt_units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        first_index: u64,
-        step: u64,
-    ) -> Result<(), LengthError> {
-        self.encrypt_units_with(data, unit_size, le64(first_index, step))
-    }
+    data_unit_methods!(
+        "AesCbcEssiv",
+        [u8; 16],
+        le64,
+        "The IV of a unit is its encrypted index",
+        "16 to 65536 in steps of 16"
+    );
 
-    /// Decrypts a run of data units in place; see [`AesCbcEssiv::encrypt_units`].
-    ///
-    /// # Errors
-    ///
-    /// As [`AesCbcEssiv::encrypt_units`].
-    pub fn decrypt_units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        first_index: u64,
-        step: u64,
-    ) -> Result<(), LengthError> {
-        self.decrypt_units_with(data, unit_size, le64(first_index, step))
-    }
-
-    /// Encrypts a run of data units in place; `iv` gives the IV of each before its encryption, by the unit's number in
-    /// this run.
-    ///
-    /// # Errors
-    ///
-    /// As [`AesCbcEssiv::encrypt_units`].
-    pub fn encrypt_units_with(
+    fn units<const ENCRYPT: bool>(
         &self,
         data: &mut [u8],
         unit_size: usize,
@@ -96,27 +66,11 @@ impl AesCbcEssiv {
         check_units(data.len(), unit_size, 16, 16)?;
         for_each_batch(data, unit_size, iv, |ivs, units| {
             self.iv.encrypt_blocks(ivs);
-            self.cbc.encrypt_batch(units, unit_size, ivs);
-        });
-        Ok(())
-    }
-
-    /// Decrypts a run of data units in place; `iv` gives the IV of each before its encryption, by the unit's number in
-    /// this run.
-    ///
-    /// # Errors
-    ///
-    /// As [`AesCbcEssiv::encrypt_units`].
-    pub fn decrypt_units_with(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        iv: impl FnMut(u64) -> [u8; 16],
-    ) -> Result<(), LengthError> {
-        check_units(data.len(), unit_size, 16, 16)?;
-        for_each_batch(data, unit_size, iv, |ivs, units| {
-            self.iv.encrypt_blocks(ivs);
-            self.cbc.decrypt_batch(units, unit_size, ivs);
+            if ENCRYPT {
+                self.cbc.encrypt_batch(units, unit_size, ivs);
+            } else {
+                self.cbc.decrypt_batch(units, unit_size, ivs);
+            }
         });
         Ok(())
     }

@@ -5,7 +5,7 @@ use core::fmt;
 
 use crate::Platform;
 use crate::error::{KeyError, LengthError, check_key_length};
-use crate::units::{check_units, for_each_batch, le64};
+use crate::units::{check_units, data_unit_methods, for_each_batch, le64};
 use crate::xts::{split_key, with_tweaks};
 
 /// A block of the ciphers.
@@ -67,79 +67,30 @@ impl<C: BlockCipher> Xts<C> {
         Ok(Self { data: C::new(data, platform), tweak: C::new(tweak, platform) })
     }
 
-    /// Encrypts a run of data units in place. The tweak of a unit is its index as a little-endian number; the indexes
-    /// are `first_index`, `first_index + step`, ... (modulo 2^64).
-    ///
-    /// # Errors
-    ///
-    /// [`LengthError`] where `unit_size` is not 16 to 65536 in steps of 16 or `data` is not a run of whole units; then
-    /// nothing has changed.
-    pub fn encrypt_units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        first_index: u64,
-        step: u64,
-    ) -> Result<(), LengthError> {
-        self.encrypt_units_with(data, unit_size, le64(first_index, step))
-    }
+    data_unit_methods!(
+        "Xts",
+        [u8; 16],
+        le64,
+        "The tweak of a unit is its index as a little-endian number",
+        "16 to 65536 in steps of 16"
+    );
 
-    /// Decrypts a run of data units in place; see [`Xts::encrypt_units`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Xts::encrypt_units`].
-    pub fn decrypt_units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        first_index: u64,
-        step: u64,
-    ) -> Result<(), LengthError> {
-        self.decrypt_units_with(data, unit_size, le64(first_index, step))
-    }
-
-    /// Encrypts a run of data units in place; `iv` gives the 16-byte IV of each, by the unit's number in this run.
-    ///
-    /// # Errors
-    ///
-    /// As [`Xts::encrypt_units`].
-    pub fn encrypt_units_with(
+    fn units<const ENCRYPT: bool>(
         &self,
         data: &mut [u8],
         unit_size: usize,
         iv: impl FnMut(u64) -> [u8; 16],
-    ) -> Result<(), LengthError> {
-        self.units(data, unit_size, iv, C::encrypt_blocks)
-    }
-
-    /// Decrypts a run of data units in place; `iv` gives the 16-byte IV of each, by the unit's number in this run.
-    ///
-    /// # Errors
-    ///
-    /// As [`Xts::encrypt_units`].
-    pub fn decrypt_units_with(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        iv: impl FnMut(u64) -> [u8; 16],
-    ) -> Result<(), LengthError> {
-        self.units(data, unit_size, iv, C::decrypt_blocks)
-    }
-
-    fn units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        iv: impl FnMut(u64) -> [u8; 16],
-        crypt: impl Fn(&C, &mut [Block]),
     ) -> Result<(), LengthError> {
         check_units(data.len(), unit_size, 16, 16)?;
         for_each_batch(data, unit_size, iv, |ivs, units| {
             self.tweak.encrypt_blocks(ivs);
             with_tweaks(units, unit_size, ivs, |blocks, tweaks| {
                 xor(blocks, tweaks);
-                crypt(&self.data, blocks);
+                if ENCRYPT {
+                    self.data.encrypt_blocks(blocks)
+                } else {
+                    self.data.decrypt_blocks(blocks)
+                }
                 xor(blocks, tweaks);
             });
         });

@@ -44,3 +44,75 @@ pub(crate) fn for_each_batch(
         run(ivs, batch);
     }
 }
+
+/// The four methods with which a cipher works on runs of data units, in terms of its
+/// `fn units<const ENCRYPT: bool>(&self, data, unit_size, iv)`. `$iv` is the type of an IV, `$by_index` gives those that
+/// count (as [`le64`]), and the texts tell what an IV is made of and which sizes are refused.
+macro_rules! data_unit_methods {
+    ($name:literal, $iv:ty, $by_index:path, $what:literal, $sizes:literal) => {
+        #[doc = concat!(
+            "Encrypts a run of data units in place. ", $what, "; the indexes are `first_index`, `first_index + step`, ... ",
+            "(modulo 2^64): step 1 for fscrypt, `unit_size / 512` for dm-crypt, which counts 512-byte sectors.")]
+        ///
+        /// # Errors
+        ///
+        #[doc = concat!(
+            "[`LengthError`] where `unit_size` is not ", $sizes, " or `data` is not a run of whole units; then nothing ",
+            "has changed.")]
+        pub fn encrypt_units(
+            &self,
+            data: &mut [u8],
+            unit_size: usize,
+            first_index: u64,
+            step: u64,
+        ) -> Result<(), LengthError> {
+            self.encrypt_units_with(data, unit_size, $by_index(first_index, step))
+        }
+
+        #[doc = concat!("Decrypts a run of data units in place; see [`", $name, "::encrypt_units`].")]
+        ///
+        /// # Errors
+        ///
+        #[doc = concat!("As [`", $name, "::encrypt_units`].")]
+        pub fn decrypt_units(
+            &self,
+            data: &mut [u8],
+            unit_size: usize,
+            first_index: u64,
+            step: u64,
+        ) -> Result<(), LengthError> {
+            self.decrypt_units_with(data, unit_size, $by_index(first_index, step))
+        }
+
+        /// Encrypts a run of data units in place; `iv` gives what stands for the index of each, by the unit's number in
+        /// this run.
+        ///
+        /// # Errors
+        ///
+        #[doc = concat!("As [`", $name, "::encrypt_units`].")]
+        pub fn encrypt_units_with(
+            &self,
+            data: &mut [u8],
+            unit_size: usize,
+            iv: impl FnMut(u64) -> $iv,
+        ) -> Result<(), LengthError> {
+            self.units::<true>(data, unit_size, iv)
+        }
+
+        /// Decrypts a run of data units in place; `iv` gives what stands for the index of each, by the unit's number in
+        /// this run.
+        ///
+        /// # Errors
+        ///
+        #[doc = concat!("As [`", $name, "::encrypt_units`].")]
+        pub fn decrypt_units_with(
+            &self,
+            data: &mut [u8],
+            unit_size: usize,
+            iv: impl FnMut(u64) -> $iv,
+        ) -> Result<(), LengthError> {
+            self.units::<false>(data, unit_size, iv)
+        }
+    };
+}
+pub(crate) use data_unit_methods;

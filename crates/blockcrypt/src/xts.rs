@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::aes::{AesKey, Block};
 use crate::error::{KeyError, LengthError, check_key_length};
-use crate::units::{check_units, for_each_batch, le64};
+use crate::units::{check_units, data_unit_methods, for_each_batch, le64};
 use crate::{Platform, gf128};
 
 /// AES-128-XTS or AES-256-XTS, by the length of the key. Zeroized when dropped.
@@ -44,45 +44,15 @@ impl AesXts {
         Ok(Self { data: AesKey::new(data, platform), tweak: AesKey::new(tweak, platform), platform })
     }
 
-    /// Encrypts a run of data units in place. The tweak of a unit is its index as a little-endian number; the indexes
-    /// are `first_index`, `first_index + step`, ... (mod 2^64): step 1 for fscrypt, `unit_size / 512` for dm-crypt,
-    /// which counts 512-byte sectors.
-    ///
-    /// # Errors
-    ///
-    /// [`LengthError`] where `unit_size` is not 16 to 65536 in steps of 16 or `data` is not a run of whole units; then
-    /// nothing has changed.
-    pub fn encrypt_units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        first_index: u64,
-        step: u64,
-    ) -> Result<(), LengthError> {
-        self.encrypt_units_with(data, unit_size, le64(first_index, step))
-    }
+    data_unit_methods!(
+        "AesXts",
+        [u8; 16],
+        le64,
+        "The tweak of a unit is its index as a little-endian number",
+        "16 to 65536 in steps of 16"
+    );
 
-    /// Decrypts a run of data units in place; see [`AesXts::encrypt_units`].
-    ///
-    /// # Errors
-    ///
-    /// As [`AesXts::encrypt_units`].
-    pub fn decrypt_units(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        first_index: u64,
-        step: u64,
-    ) -> Result<(), LengthError> {
-        self.decrypt_units_with(data, unit_size, le64(first_index, step))
-    }
-
-    /// Encrypts a run of data units in place; `iv` gives the 16-byte IV of each, by the unit's number in this run.
-    ///
-    /// # Errors
-    ///
-    /// As [`AesXts::encrypt_units`].
-    pub fn encrypt_units_with(
+    fn units<const ENCRYPT: bool>(
         &self,
         data: &mut [u8],
         unit_size: usize,
@@ -91,30 +61,12 @@ impl AesXts {
         check_units(data.len(), unit_size, 16, 16)?;
         for_each_batch(data, unit_size, iv, |ivs, units| {
             self.tweak.encrypt_blocks(ivs);
-            if !self.data.xts_units::<true>(units, unit_size, ivs) {
-                with_tweaks(units, unit_size, ivs, |blocks, tweaks| self.data.xex_encrypt(blocks, tweaks));
+            if self.data.xts_units::<ENCRYPT>(units, unit_size, ivs) {
+                return;
             }
-        });
-        Ok(())
-    }
-
-    /// Decrypts a run of data units in place; `iv` gives the 16-byte IV of each, by the unit's number in this run.
-    ///
-    /// # Errors
-    ///
-    /// As [`AesXts::encrypt_units`].
-    pub fn decrypt_units_with(
-        &self,
-        data: &mut [u8],
-        unit_size: usize,
-        iv: impl FnMut(u64) -> [u8; 16],
-    ) -> Result<(), LengthError> {
-        check_units(data.len(), unit_size, 16, 16)?;
-        for_each_batch(data, unit_size, iv, |ivs, units| {
-            self.tweak.encrypt_blocks(ivs);
-            if !self.data.xts_units::<false>(units, unit_size, ivs) {
-                with_tweaks(units, unit_size, ivs, |blocks, tweaks| self.data.xex_decrypt(blocks, tweaks));
-            }
+            with_tweaks(units, unit_size, ivs, |blocks, tweaks| {
+                if ENCRYPT { self.data.xex_encrypt(blocks, tweaks) } else { self.data.xex_decrypt(blocks, tweaks) }
+            });
         });
         Ok(())
     }
