@@ -55,6 +55,7 @@ pub mod cts;
 pub mod error;
 pub mod essiv;
 mod gf128;
+mod gf256;
 pub mod hash;
 pub mod hctr2;
 #[doc = include_str!("../LEVELS.md")]
