@@ -67,6 +67,23 @@ impl Mount {
         Ok(Mount { dir })
     }
 
+    /// Mounts a file system in memory that has room for so many bytes.
+    ///
+    /// # Errors
+    /// What `mount` says.
+    pub fn tmpfs(bytes: u64) -> Result<Mount, String> {
+        let dir = TempDir::new().map_err(|e| e.to_string())?;
+        let output = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "postread-test"])
+            .arg(dir.path())
+            .output()
+            .map_err(|e| format!("mount: {e}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        Ok(Mount { dir })
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         self.dir.path()

@@ -16,7 +16,21 @@ const RUN_BYTES: usize = 12 << 20;
 const MAX_NAME: usize = 65536;
 
 /// A name, or why there is none.
-pub(crate) type Input = Result<PathBuf, (PathBuf, io::Error)>;
+pub(crate) type Input = Result<PathBuf, (PathBuf, InputError)>;
+
+/// Why there is no name.
+#[derive(Debug)]
+pub(crate) enum InputError {
+    Io(io::Error),
+    /// A line of a list that is too long for one.
+    LongLine,
+}
+
+impl From<io::Error> for InputError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
 
 /// The names in the order they were given.
 pub(crate) struct Inputs {
@@ -47,11 +61,10 @@ impl Inputs {
             match io::Read::take(&mut list, MAX_NAME as u64).read_until(b'\n', &mut line) {
                 Ok(0) => return None,
                 Ok(_) if line.len() == MAX_NAME => {
-                    let error = io::Error::new(io::ErrorKind::InvalidData, "a line is too long for a name");
-                    return Some(Err((name, error)));
+                    return Some(Err((name, InputError::LongLine)));
                 }
                 Ok(_) => {}
-                Err(error) => return Some(Err((name, error))),
+                Err(error) => return Some(Err((name, error.into()))),
             }
             self.list = Some((name, list));
             if line.last() == Some(&b'\n') {
@@ -77,12 +90,12 @@ impl Iterator for Inputs {
                     Some(Err(error)) => {
                         let path = directory.path.clone();
                         self.walk.pop();
-                        return Some(Err((path, error)));
+                        return Some(Err((path, error.into())));
                     }
                     Some(Ok((path, Kind::File))) => return Some(Ok(path)),
                     Some(Ok((path, Kind::Directory))) => match Directory::open(path.clone()) {
                         Ok(inner) => self.walk.push(inner),
-                        Err(error) => return Some(Err((path, error))),
+                        Err(error) => return Some(Err((path, error.into()))),
                     },
                 }
             }
@@ -93,7 +106,7 @@ impl Iterator for Inputs {
             match next {
                 Ok(path) if self.recursive && path.is_dir() => match Directory::open(path.clone()) {
                     Ok(directory) => self.walk.push(directory),
-                    Err(error) => return Some(Err((path, error))),
+                    Err(error) => return Some(Err((path, error.into()))),
                 },
                 other => return Some(other),
             }

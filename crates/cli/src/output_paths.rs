@@ -36,8 +36,14 @@ fn place(path: &Path) -> Option<Place> {
     }
 }
 
+/// The links that a path is and leads to, one after the other.
+pub(crate) fn links(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let follow = |link: &PathBuf| Some(link.parent().unwrap_or(Path::new("")).join(fs::read_link(link).ok()?));
+    std::iter::successors(Some(path.to_owned()), follow).take(LINKS_MAX).filter(|path| path.is_symlink())
+}
+
 /// The name that a file which is not there yet would get.
-fn future_name(path: &Path) -> PathBuf {
+pub(crate) fn future_name(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         let Ok(target) = fs::read_link(&path) else { break };

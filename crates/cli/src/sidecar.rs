@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,10 +40,27 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 
 /// The descriptor beside a file, if there is one whose file digest is the one wanted.
 pub(crate) fn descriptor(path: &Path, wanted: &FileDigest) -> Option<Descriptor> {
+    any_descriptor(path).filter(|descriptor| descriptor.file_digest() == *wanted)
+}
+
+/// What to say of a descriptor beside a file that has another digest than the one wanted; none where there is none.
+pub(crate) fn other_descriptor(path: &Path, wanted: &FileDigest) -> Option<String> {
+    let descriptor = any_descriptor(path)?;
+    let (found, params) = (descriptor.file_digest(), descriptor.params());
+    let (alg, wanted_alg) = (found.alg(), wanted.alg());
+    let block_size = params.block_size();
+    match alg == wanted_alg {
+        _ if found == *wanted => None,
+        true => Some(format!("the descriptor beside the file has another digest (blocks of {block_size}, {found})")),
+        false => Some(format!("the descriptor beside the file is of {alg}, the list's digest is of {wanted_alg}")),
+    }
+}
+
+fn any_descriptor(path: &Path) -> Option<Descriptor> {
     let (file, _) = open_regular(&beside(path, ".verity-desc")).ok()?;
     let mut bytes = Vec::new();
     file.take(MAX_DESCRIPTOR_SIZE as u64 + 1).read_to_end(&mut bytes).ok()?;
-    Descriptor::parse(&bytes).ok().filter(|descriptor| descriptor.file_digest() == *wanted)
+    Descriptor::parse(&bytes).ok()
 }
 
 /// Finds the bad ranges of a file by the tree beside it. False if there is none; an error if it is of no use.
@@ -75,7 +92,7 @@ pub(crate) fn bad_ranges(
         let reason = format!("the file has {size} bytes, the digest is of one of {wanted}");
         found(BadRange { offset: wanted, length: size - wanted, reason });
     }
-    let scanned = scan(file, tree, &descriptor, found).map_err(|error| error.to_string())?;
+    let scanned = scan(file, tree, &descriptor, size, found).map_err(|error| error.to_string())?;
     if !scanned && descriptor.data_size() == size {
         return Err("no block is bad: the file changed between two readings".into());
     }
@@ -88,18 +105,61 @@ fn vouched_for(tree: &File, params: &MerkleTreeParams, size: u64, wanted: &FileD
     if geometry.num_levels() == 0 {
         return Err("the file is one block, so its Merkle tree is empty".into());
     }
+    let found = tree.metadata().map_or(geometry.tree_size(), |metadata| metadata.len());
+    let other = tree_of_another_size(params, &geometry, found)
+        .map(|other| format!("its Merkle tree is not the one of the wanted digest: {other}"));
     let mut block = vec![0; params.block_size()];
-    tree.read_exact_at(&mut block, 0).map_err(|error| format!("its Merkle tree: {error}"))?;
+    if let Err(error) = tree.read_exact_at(&mut block, 0) {
+        return Err(other.unwrap_or(format!("its Merkle tree: {error}")));
+    }
     let root = hash(params, &block);
     let descriptor = Descriptor::new(*params, size, root);
     if descriptor.file_digest() == *wanted {
+        // A tree that was cut still says which blocks beneath its top are good.
         return Ok(descriptor);
     }
-    Err(format!(
+    Err(other.unwrap_or(format!(
         "its Merkle tree is not the one of the wanted digest, for a file of {size} bytes with blocks of {} and this salt \
          (or the tree's root block is bad)",
         params.block_size()
-    ))
+    )))
+}
+
+/// What to say where a tree's length is not the one that the file's tree has; none where it is.
+pub(crate) fn tree_of_another_size(params: &MerkleTreeParams, file: &TreeGeometry, found: u64) -> Option<String> {
+    if found == file.tree_size() {
+        return None;
+    }
+    let (size, block_size) = (file.data_size(), file.block_size());
+    let of = match sizes_of(params, found) {
+        Some(sizes) => format!("the tree is of one of {} to {} bytes", sizes.start(), sizes.end()),
+        None => format!("the tree of {found} bytes is of no size of file"),
+    };
+    let wanted = file.tree_size();
+    Some(format!("the file has {size} bytes, {of} (in blocks of {block_size}; its own tree has {wanted} bytes)"))
+}
+
+/// The sizes of files whose trees have `tree_size` bytes.
+fn sizes_of(params: &MerkleTreeParams, tree_size: u64) -> Option<RangeInclusive<u64>> {
+    let block_size = params.block_size() as u64;
+    // Of a file of so many blocks; the largest ones have no tree.
+    let tree_of = |blocks: u64| {
+        let size = blocks.checked_mul(block_size)?;
+        TreeGeometry::new(params, size).ok().map(|geometry| geometry.tree_size())
+    };
+    // The first number of blocks whose tree has `wanted` bytes or more: trees grow with files.
+    let first = |wanted: u64| {
+        let (mut low, mut high) = (0, u64::MAX / block_size);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if tree_of(middle).is_none_or(|size| size >= wanted) { high = middle } else { low = middle + 1 }
+        }
+        low
+    };
+    let (from, to) = (first(tree_size), first(tree_size.checked_add(1)?));
+    let whole = |blocks: u64| blocks.checked_mul(block_size);
+    (tree_of(from)? == tree_size).then_some(())?;
+    Some(if from == 0 { 0 } else { whole(from - 1)? + 1 }..=whole(to.checked_sub(1)?)?)
 }
 
 /// The hash of one block, salted.
@@ -117,6 +177,7 @@ fn scan(
     file: File,
     tree: File,
     descriptor: &Descriptor,
+    file_size: u64,
     mut found: impl FnMut(BadRange),
 ) -> Result<bool, Box<dyn std::error::Error>> {
     let size = descriptor.data_size();
@@ -131,7 +192,11 @@ fn scan(
     let mut any = false;
     let mut emit = |(range, status): (Range<u64>, BlockStatus)| {
         any = true;
-        found(BadRange { offset: range.start, length: range.end - range.start, reason: status.to_string() });
+        let reason = match status {
+            BlockStatus::Short => format!("the file has {file_size} bytes, the digest is of one of {size}"),
+            status => status.to_string(),
+        };
+        found(BadRange { offset: range.start, length: range.end - range.start, reason });
     };
     for bad in file.scan(0..size) {
         pending = Some(match pending.take() {

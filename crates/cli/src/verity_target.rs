@@ -12,17 +12,21 @@ use postread::{Engine, Linear, OpenFile, Plan, VerityLayer};
 use postread_io::{MemorySource, PreadConfig, PreadOptions, PreadPool, Source};
 use postread_verity::signature::{Certificate, SignatureError, verify};
 use postread_verity::{
-    Descriptor, Digest, FileDigest, HashAlg, MAX_DESCRIPTOR_SIZE, MerkleTreeParams, TreeBuilder, TreeGeometry,
-    TreeInMemory,
+    Descriptor, Digest, FileDigest, HashAlg, MAX_DESCRIPTOR_SIZE, MAX_SIGNATURE_SIZE, MerkleTreeParams, TreeBuilder,
+    TreeGeometry, TreeInMemory,
 };
 
 use crate::digest_files::open_regular;
 use crate::exit::{Failure, Outcome};
 use crate::hash_options::{BlockOptions, parse_alg};
+use crate::input_file::read_whole;
+use crate::sidecar;
 use crate::text::{complain_of, name_for_stderr};
 
 /// A tree that is computed is kept in memory; a larger one has to be given.
 const MAX_COMPUTED_TREE: u64 = 1 << 30;
+/// More than any certificate has, in bytes.
+const CERT_MAX: usize = 1 << 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct VerityArgs {
@@ -73,18 +77,7 @@ fn of<E: std::fmt::Display>(path: &Path, outcome: Outcome) -> impl Fn(E) -> Fail
     move |error| Failure::new(outcome, format!("{}: {error}", name_for_stderr(path)))
 }
 
-fn read_small(path: &Path, limit: usize) -> Result<Vec<u8>, Failure> {
-    let (file, metadata) = open_regular(path).map_err(|error| of(path, error.outcome())(error))?;
-    if metadata.len() > limit as u64 {
-        return Err(of(path, Outcome::Usage)(format!("{} bytes are more than there can be ({limit})", metadata.len())));
-    }
-    let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(file, limit as u64), &mut bytes)
-        .map_err(of(path, Outcome::Environment))?;
-    Ok(bytes)
-}
-
-fn sidecar(path: &Path, suffix: &str) -> Option<PathBuf> {
+fn beside(path: &Path, suffix: &str) -> Option<PathBuf> {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(suffix);
     let path = PathBuf::from(name);
@@ -119,8 +112,8 @@ impl VerityArgs {
 
     /// Every file that is read, and what it is called on the command line.
     pub(crate) fn inputs(&self) -> Vec<(&'static str, PathBuf)> {
-        let tree = self.merkle_tree.clone().or_else(|| sidecar(&self.file, ".verity-tree"));
-        let descriptor = self.descriptor.clone().or_else(|| sidecar(&self.file, ".verity-desc"));
+        let tree = self.merkle_tree.clone().or_else(|| beside(&self.file, ".verity-tree"));
+        let descriptor = self.descriptor.clone().or_else(|| beside(&self.file, ".verity-desc"));
         let mut inputs = vec![("TARGET", self.file.clone())];
         inputs.extend(tree.map(|path| ("the Merkle tree", path)));
         inputs.extend(descriptor.map(|path| ("the descriptor", path)));
@@ -142,11 +135,13 @@ impl VerityArgs {
         let params_given = self.hash_alg.is_some() || self.blocks.block_size != 4096 || !self.blocks.salt.0.is_empty();
         let desc_path = self.descriptor.clone().or_else(|| {
             // Parameters that were given say that there is none to be used.
-            if params_given { None } else { sidecar(path, ".verity-desc") }
+            if params_given { None } else { beside(path, ".verity-desc") }
         });
         let given = desc_path
             .as_deref()
-            .map(|p| Descriptor::parse(&read_small(p, MAX_DESCRIPTOR_SIZE)?).map_err(of(p, Outcome::Usage)))
+            .map(|p| {
+                Descriptor::parse(&read_whole(p, MAX_DESCRIPTOR_SIZE, "a descriptor")?).map_err(of(p, Outcome::Usage))
+            })
             .transpose()?;
         let params = match &given {
             Some(descriptor) => *descriptor.params(),
@@ -195,18 +190,11 @@ impl VerityArgs {
         outcome: &mut Outcome,
     ) -> Result<TreeFrom, Failure> {
         let wanted = geometry.tree_size();
-        if let Some(path) = self.merkle_tree.clone().or_else(|| sidecar(&self.file, ".verity-tree")) {
+        if let Some(path) = self.merkle_tree.clone().or_else(|| beside(&self.file, ".verity-tree")) {
             let (tree, metadata) = open_regular(&path).map_err(|error| of(&path, error.outcome())(error))?;
             let found = metadata.len();
-            if found != wanted {
-                complain_of(
-                    &path,
-                    format!(
-                        "the tree of {} bytes in blocks of {} has {wanted} bytes, not {found}",
-                        geometry.data_size(),
-                        geometry.block_size()
-                    ),
-                );
+            if let Some(other) = sidecar::tree_of_another_size(&params, geometry, found) {
+                complain_of(&path, other);
                 *outcome = outcome.worst(Outcome::Usage);
             }
             return Ok(TreeFrom::File(path, tree));
@@ -251,14 +239,17 @@ impl VerityArgs {
             return Ok(Trust::Digest);
         }
         let signature = match (&self.signature, descriptor.signature()) {
-            (Some(path), _) => read_small(path, MAX_DESCRIPTOR_SIZE)?,
+            (Some(path), _) => read_whole(path, MAX_SIGNATURE_SIZE, "a signature")?,
             (None, Some(signature)) => signature.to_vec(),
             (None, None) => return Err(Failure::usage("--cert needs --signature or a descriptor that holds one")),
         };
         let certs = self
             .cert
             .iter()
-            .map(|path| Certificate::from_bytes(&read_small(path, 1 << 20)?).map_err(of(path, Outcome::Usage)))
+            .map(|path| {
+                Certificate::from_bytes(&read_whole(path, CERT_MAX, "a certificate's file")?)
+                    .map_err(of(path, Outcome::Usage))
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let by = verify(&signature, &found, &certs).map_err(|error| {
             let outcome = match error {

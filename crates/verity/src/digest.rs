@@ -174,7 +174,7 @@ pub enum DigestParseError {
         name: String,
     },
     /// Too few or too many digits for the algorithm.
-    #[error("{found} hexadecimal digits where {alg} has {wanted}")]
+    #[error("{found} hexadecimal digits where {alg} has {wanted}{}", if_another(*.found))]
     Length {
         /// The algorithm's name.
         alg: &'static str,
@@ -189,6 +189,13 @@ pub enum DigestParseError {
         /// Its position among the digits, from 0.
         position: usize,
     },
+}
+
+/// Whose digest has so many digits.
+fn if_another(digits: usize) -> String {
+    let mut algs = [HashAlg::Sha256, HashAlg::Sha512].into_iter();
+    let alg = algs.find(|alg| 2 * alg.digest_size() == digits);
+    alg.map_or(String::new(), |alg| format!(" (as many as {} has)", alg.name()))
 }
 
 impl FromStr for FileDigest {
@@ -243,6 +250,8 @@ mod tests {
         assert_eq!(error("3d24"), DigestParseError::NoAlgorithm);
         assert_eq!(error("md5:00"), DigestParseError::UnknownAlgorithm { name: "md5".into() });
         assert_eq!(error("sha256:00"), DigestParseError::Length { alg: "sha256", wanted: 64, found: 2 });
+        let other = error(&EMPTY.replace("256", "512")).to_string();
+        assert_eq!(other, "64 hexadecimal digits where sha512 has 128 (as many as sha256 has)");
         assert_eq!(error(&EMPTY.replace("3d", "3g")), DigestParseError::NotHex { position: 1 });
         // As many bytes as digits wanted, but not as many characters: no slicing inside a character.
         assert!(format!("sha256:{}", "\u{e9}".repeat(32)).parse::<FileDigest>().is_err());

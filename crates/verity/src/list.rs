@@ -24,6 +24,19 @@ pub enum ListLineError {
     /// No space between digest and name.
     #[error("no space behind the digest (wanted ALG:HEX PATH)")]
     NoSpace,
+    /// Digits and nothing else, as `digest --compact` prints them.
+    #[error("a digest alone: without --compact, `digest` prints the algorithm before it and the name behind it")]
+    Compact,
+    /// Digits and a name, as `sha256sum` and `sha512sum` print them.
+    #[error(
+        "a digest of {digits} digits without its algorithm: as {by} prints it, of the bytes and not of the fs-verity tree (wanted ALG:HEX PATH)"
+    )]
+    NoAlgorithm {
+        /// Digits of the digest.
+        digits: usize,
+        /// The program that prints such a line.
+        by: &'static str,
+    },
     /// No name behind the digest.
     #[error("no file name behind the digest")]
     NoName,
@@ -95,6 +108,16 @@ fn unescape_name(name: &[u8]) -> Result<Vec<u8>, ListLineError> {
     Ok(out)
 }
 
+/// The coreutils' program that prints digests of so many digits, if that is what this is.
+fn program(digits: &[u8]) -> Option<&'static str> {
+    let by = match digits.len() {
+        64 => "sha256sum",
+        128 => "sha512sum",
+        _ => return None,
+    };
+    digits.iter().all(u8::is_ascii_hexdigit).then_some(by)
+}
+
 /// Reads one line, with or without its newline (or carriage return and newline). `Ok(None)` for an empty line and for
 /// a comment, which begins with `#`.
 pub fn parse_line(line: &[u8]) -> Result<Option<ListEntry>, ListLineError> {
@@ -110,8 +133,13 @@ pub fn parse_line(line: &[u8]) -> Result<Option<ListEntry>, ListLineError> {
         Some(rest) => (true, rest),
         None => (false, line),
     };
-    let space = line.iter().position(|&b| b == b' ').ok_or(ListLineError::NoSpace)?;
+    let Some(space) = line.iter().position(|&b| b == b' ') else {
+        return Err(if program(line).is_some() { ListLineError::Compact } else { ListLineError::NoSpace });
+    };
     let (digest, name) = (&line[..space], &line[space + 1..]);
+    if let Some(by) = program(digest) {
+        return Err(ListLineError::NoAlgorithm { digits: digest.len(), by });
+    }
     let digest: FileDigest = std::str::from_utf8(digest).map_err(|_| ListLineError::NotText)?.parse()?;
     if name.is_empty() {
         return Err(ListLineError::NoName);
@@ -160,6 +188,13 @@ mod tests {
         let error = |line: &[u8]| parse_line(line).unwrap_err();
         assert_eq!(error(DIGEST.as_bytes()), ListLineError::NoSpace);
         assert_eq!(error(format!("{DIGEST} ").as_bytes()), ListLineError::NoName);
+        let digits = &DIGEST[7..];
+        assert_eq!(error(digits.as_bytes()), ListLineError::Compact);
+        assert_eq!(error(digits.repeat(2).as_bytes()), ListLineError::Compact);
+        assert_eq!(
+            error(format!("{digits}  file").as_bytes()),
+            ListLineError::NoAlgorithm { digits: 64, by: "sha256sum" }
+        );
         assert_eq!(error(b"\xff file"), ListLineError::NotText);
         assert_eq!(error(b"3d24 file"), ListLineError::Digest(DigestParseError::NoAlgorithm));
         assert_eq!(error(format!("\\{DIGEST} a\\tb").as_bytes()), ListLineError::Escape { at: 1 });

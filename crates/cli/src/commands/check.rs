@@ -8,14 +8,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
-use postread_verity::list::{self, MAX_LINE, parse_line};
+use postread_verity::list::{self, ListLineError, MAX_LINE, parse_line};
 use postread_verity::{Descriptor, FileDigest, HashAlg, Tree};
 use serde::Serialize;
 
-use super::digest::open_list;
 use crate::digest_files::{FileError, Job, digest_all};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::BlockOptions;
+use crate::input_file::open_list;
 use crate::progress::Progress;
 use crate::report::{ListReport, Name};
 use crate::sidecar::{self, BadRange};
@@ -24,15 +24,20 @@ use crate::text::{complain, complain_of, escape_controls, name_for_stderr, outpu
 /// The most bad ranges of one file that a JSON report holds.
 const MAX_RANGES: usize = 1 << 16;
 
+/// Longer lines of a list are passed over to their end; behind so many bytes it is no list.
+const PASSED_OVER_MAX: u64 = 1 << 20;
+/// So many lines, none of which is a list's, and it is no list.
+const IMPROPER_MAX: u64 = 1 << 20;
+
 /// Why no range of a file that failed is told.
 const NO_TREE: &str = "no bad range is known: there is no Merkle tree beside the file (the salt and the block size must \
                        be those that the list was made with: --salt, --block-size)";
 
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
-    /// A list of lines `ALG:HEX PATH`, as `postread digest` prints them (- for standard input)
+    /// A list of lines `ALG:HEX PATH`, as `postread digest` prints them [default: -, standard input]
     #[arg(value_name = "LIST")]
-    list: PathBuf,
+    list: Option<PathBuf>,
     /// Block size and salt of files without a descriptor beside them (PATH.verity-desc)
     #[command(flatten)]
     blocks: BlockOptions,
@@ -96,26 +101,61 @@ enum Output {
 /// The lines of the list as jobs; improper ones are counted.
 struct Lines<'a> {
     args: &'a CheckArgs,
+    name: &'a Path,
     list: Box<dyn BufRead + Send>,
     line: u64,
     proper: &'a AtomicU64,
     improper: &'a AtomicU64,
-    error: &'a Mutex<Option<io::Error>>,
+    /// What is wrong with the first improper line.
+    first: &'a Mutex<Option<String>>,
+    /// Why the rest was not read.
+    failure: &'a Mutex<Option<Failure>>,
 }
 
 impl Lines<'_> {
     /// The next line, whose end is thrown away if it is too long for any name. `None` at the end.
-    fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+    fn next_line(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+        let io = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(self.name)));
         let mut line = Vec::new();
         let limit = MAX_LINE as u64 + 2;
-        if (&mut self.list).take(limit).read_until(b'\n', &mut line)? == 0 {
+        if (&mut self.list).take(limit).read_until(b'\n', &mut line).map_err(io)? == 0 {
             return Ok(None);
         }
-        if line.len() as u64 == limit && line.last() != Some(&b'\n') {
-            self.list.skip_until(b'\n')?;
-        }
         self.line += 1;
+        if line.len() as u64 == limit && line.last() != Some(&b'\n') {
+            let passed = (&mut self.list).take(PASSED_OVER_MAX).skip_until(b'\n').map_err(io)?;
+            if passed as u64 == PASSED_OVER_MAX {
+                let what = format!("line {} is longer than {PASSED_OVER_MAX} bytes", self.line);
+                return Err(self.no_list(&what));
+            }
+        }
         Ok(Some(line))
+    }
+
+    fn no_list(&self, what: &str) -> Failure {
+        let name = name_for_stderr(self.name);
+        Failure::usage(format!("{name}: {what}: this is no list of digests, the rest is not read"))
+    }
+
+    fn improper(&self, error: &ListLineError) -> Result<(), Failure> {
+        if self.args.warn && !self.args.status {
+            complain_of(self.name, format_args!("line {}: {error}", self.line));
+        }
+        let improper = self.improper.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.proper.load(Ordering::Relaxed) > 0 {
+            return Ok(());
+        }
+        let mut first = self.first.lock().unwrap_or_else(|e| e.into_inner());
+        first.get_or_insert_with(|| format!("line {}: {error}", self.line));
+        if improper < IMPROPER_MAX { Ok(()) } else { Err(self.no_list(&format!("none of its first {improper} lines"))) }
+    }
+}
+
+impl Lines<'_> {
+    /// The end, before the list's.
+    fn fail<T>(&self, failure: Failure) -> Option<T> {
+        *self.failure.lock().unwrap_or_else(|e| e.into_inner()) = Some(failure);
+        None
     }
 }
 
@@ -126,17 +166,13 @@ impl Iterator for Lines<'_> {
         loop {
             let line = match self.next_line() {
                 Ok(line) => line?,
-                Err(error) => {
-                    *self.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
-                    return None;
-                }
+                Err(failure) => return self.fail(failure),
             };
             match parse_line(&line) {
                 Ok(None) => {}
                 Err(error) => {
-                    self.improper.fetch_add(1, Ordering::Relaxed);
-                    if self.args.warn && !self.args.status {
-                        complain_of(&self.args.list, format_args!("line {}: {error}", self.line));
+                    if let Err(failure) = self.improper(&error) {
+                        return self.fail(failure);
                     }
                 }
                 Ok(Some(entry)) => {
@@ -158,9 +194,15 @@ impl Iterator for Lines<'_> {
 pub(crate) fn run(args: &CheckArgs) -> CommandResult {
     args.blocks.params(HashAlg::Sha256)?;
     let (proper, improper) = (AtomicU64::new(0), AtomicU64::new(0));
-    let error = Mutex::new(None);
-    let list = open_list(&args.list)?;
-    let lines = Lines { args, list, line: 0, proper: &proper, improper: &improper, error: &error };
+    let (first, failure) = (Mutex::new(None), Mutex::new(None));
+    if args.list.is_none() && io::stdin().is_terminal() {
+        return Err(Failure::usage("check what? give a LIST (- for what is typed here)"));
+    }
+    let path = args.list.as_deref().unwrap_or(Path::new("-"));
+    let list = open_list(path)?;
+    let name = if path == Path::new("-") { Path::new("standard input") } else { path };
+    let (proper, improper, first, failure) = (&proper, &improper, &first, &failure);
+    let lines = Lines { args, name, list, line: 0, proper, improper, first, failure };
     let stdout: Box<dyn Write + Send> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
     let mut output = match args.json {
         true => Output::Json(ListReport::begin(stdout, "postread-check-1").map_err(output_failed)?),
@@ -186,16 +228,21 @@ pub(crate) fn run(args: &CheckArgs) -> CommandResult {
         return Err(Failure { outcome: outcome.worst(failed), message });
     }
 
-    if let Some(error) = error.into_inner().unwrap_or_else(|e| e.into_inner()) {
-        return Err(Failure::environment(format!("{}: {error}", name_for_stderr(&args.list))));
-    }
-    let improper = improper.into_inner();
-    if improper > 0 && (args.strict || proper.into_inner() == 0) {
+    let (proper, improper) = (proper.load(Ordering::Relaxed), improper.load(Ordering::Relaxed));
+    let first = first.lock().unwrap_or_else(|e| e.into_inner()).take();
+    // What ended the list is told in any case: the files behind were not looked at.
+    if let Some(Failure { outcome: failed, message }) = failure.lock().unwrap_or_else(|e| e.into_inner()).take() {
+        outcome = outcome.worst(failed);
+        complain(message);
+    } else if improper > 0 && (args.strict || proper == 0) {
         outcome = outcome.worst(Outcome::Usage);
+        if let Some(first) = first.filter(|_| proper == 0 && !args.status && !args.warn) {
+            complain_of(name, format_args!("no line of a digest list; {first}"));
+        }
     } else if outcome == Outcome::Good && counts.good == 0 {
         outcome = Outcome::Nothing;
         if !args.status {
-            complain_of(&args.list, "no file was verified");
+            complain_of(name, "no file was verified");
         }
     }
     if !args.status {
@@ -292,11 +339,15 @@ fn judge(
 /// Lists the bad ranges of a file that failed, if its tree is beside it; else, or if that says nothing, why not.
 fn list_ranges(job: &Job<Wanted>, range: impl FnMut(BadRange), mut why_not: impl FnMut(String)) {
     let Wanted { digest, descriptor } = &job.tag;
-    match sidecar::bad_ranges(&job.path, &job.params, digest, descriptor.as_ref(), range) {
-        Ok(true) => {}
-        Ok(false) => why_not(NO_TREE.into()),
-        Err(why) => why_not(why),
-    }
+    let why = match sidecar::bad_ranges(&job.path, &job.params, digest, descriptor.as_ref(), range) {
+        Ok(true) => return,
+        Ok(false) => NO_TREE.into(),
+        Err(why) => why,
+    };
+    why_not(match sidecar::other_descriptor(&job.path, digest) {
+        Some(other) => format!("{why}; {other}"),
+        None => why,
+    });
 }
 
 fn verdict_line(path: &Path, verdict: &str) -> Vec<u8> {

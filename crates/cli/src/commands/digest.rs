@@ -1,7 +1,6 @@
 //! `postread digest`: the output and the options of `fsverity digest`, and directories, lists, JSON, all CPUs.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,11 +11,13 @@ use serde::Serialize;
 use crate::digest_files::{FileError, Job, digest_all, is_small};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
-use crate::inputs::Inputs;
+use crate::input_file::open_list;
+use crate::inputs::{InputError, Inputs};
+use crate::output_file::Output as OutputFile;
 use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::report::{ListReport, Name};
-use crate::text::{complain_of, escape_controls, name_for_stderr, output_failed};
+use crate::text::{complain_of, escape_controls, output_failed};
 
 #[derive(Args, Debug)]
 pub(crate) struct DigestArgs {
@@ -99,7 +100,8 @@ pub(crate) fn run(args: &DigestArgs) -> CommandResult {
     let progress = Progress::new(args.quiet);
     let size = only.as_ref().and_then(|path| path.metadata().ok()).map(|metadata| metadata.len());
     progress.set_total(size.unwrap_or(0));
-    let tree_out = args.out_merkle_tree.as_deref().map(create_output).transpose()?;
+    let tree_out = args.out_merkle_tree.as_deref().map(OutputFile::create).transpose()?;
+    let mut descriptor_out = args.out_descriptor.as_deref().map(OutputFile::create).transpose()?;
     let stdout: Box<dyn Write + Send> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
     let mut output = match args.json {
         true => Output::Json(ListReport::begin(stdout, "postread-digest-1").map_err(output_failed)?),
@@ -110,9 +112,12 @@ pub(crate) fn run(args: &DigestArgs) -> CommandResult {
     let mut broken: Option<Failure> = None;
     let jobs = inputs.map(|input| {
         let job = |path| Job { path, params, tag: () };
-        input.map(job).map_err(|(path, error)| (job(path), FileError::Open(error)))
+        input.map(job).map_err(|(path, error)| match error {
+            InputError::Io(error) => (job(path), FileError::Open(error)),
+            InputError::LongLine => (job(path), FileError::LongLine),
+        })
     });
-    digest_all(jobs, size.is_some_and(is_small), tree_out.as_ref(), &progress, |job, result| {
+    digest_all(jobs, size.is_some_and(is_small), tree_out.as_ref().map(OutputFile::file), &progress, |job, result| {
         if broken.is_some() {
             return;
         }
@@ -120,7 +125,11 @@ pub(crate) fn run(args: &DigestArgs) -> CommandResult {
             outcome = outcome.worst(error.outcome());
             complain_of(&job.path, error);
         }
-        broken = report(args, &mut output, terminal, &job.path, &result).err();
+        let written = match (&mut descriptor_out, &result) {
+            (Some(out), Ok(tree)) => out.write(&tree.descriptor().to_bytes()),
+            _ => Ok(()),
+        };
+        broken = report(args, &mut output, terminal, &job.path, &result).and(written).err();
     });
     if let Some(failure) = broken {
         return Err(failure);
@@ -130,21 +139,11 @@ pub(crate) fn run(args: &DigestArgs) -> CommandResult {
         Output::Json(report) => report.end(),
     }
     .map_err(output_failed)?;
-    Ok(outcome)
-}
-
-/// A list of names to read.
-pub(crate) fn open_list(path: &Path) -> Result<Box<dyn BufRead + Send>, Failure> {
-    if path == Path::new("-") {
-        return Ok(Box::new(BufReader::new(io::stdin())));
+    // They are of one file: without its digest they are worth nothing.
+    if outcome == Outcome::Good {
+        [tree_out, descriptor_out].into_iter().flatten().try_for_each(OutputFile::commit)?;
     }
-    let file = File::open(path).map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path))))?;
-    Ok(Box::new(BufReader::new(file)))
-}
-
-/// A file for a tree, a descriptor or a signature.
-pub(crate) fn create_output(path: &Path) -> Result<File, Failure> {
-    File::create(path).map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path))))
+    Ok(outcome)
 }
 
 fn report(
@@ -168,11 +167,6 @@ fn report(
                 out.write_all(&line).map_err(output_failed)?;
             }
         }
-    }
-    if let (Some(path), Ok(tree)) = (&args.out_descriptor, result) {
-        let write = |mut file: File| file.write_all(&tree.descriptor().to_bytes());
-        write(create_output(path)?)
-            .map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path))))?;
     }
     Ok(())
 }

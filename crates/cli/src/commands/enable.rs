@@ -1,6 +1,5 @@
 //! `postread enable`: fs-verity on a file, by the kernel, with errors that name the cause and what to do about it.
 
-use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -11,6 +10,7 @@ use postread_verity::{MAX_SIGNATURE_SIZE, MerkleTreeParams, alg_number};
 use crate::digest_files::open_regular;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
+use crate::input_file::read_whole;
 use crate::text::name_for_stderr;
 
 #[derive(Args, Debug)]
@@ -29,14 +29,8 @@ pub(crate) fn run(args: &EnableArgs) -> CommandResult {
     let params = args.hash.params()?;
     let signature = match &args.signature {
         None => Vec::new(),
-        Some(path) => {
-            fs::read(path).map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path))))?
-        }
+        Some(path) => read_whole(path, MAX_SIGNATURE_SIZE, "a signature")?,
     };
-    if signature.len() > MAX_SIGNATURE_SIZE {
-        let len = signature.len();
-        return Err(Failure::usage(format!("a signature of {len} bytes is longer than {MAX_SIGNATURE_SIZE}")));
-    }
     let name = name_for_stderr(&args.file);
     let (file, _) =
         open_regular(&args.file).map_err(|error| Failure::new(error.outcome(), format!("{name}: {error}")))?;

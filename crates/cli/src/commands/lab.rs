@@ -1,6 +1,6 @@
 //! `postread lab`: experiments on this machine.
 
-use std::io::{IsTerminal, Read, Write, stderr, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -9,10 +9,14 @@ use postread_lab::{Cold, LabError, app_start, record, tar};
 use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
+use crate::input_file::read_whole;
+use crate::output_file::Output;
+use crate::output_paths::refuse_overwriting;
 use crate::report::write_report;
+use crate::text::name_for_stderr;
 
 /// The most bytes of a workload's text.
-const TRACE_MAX: u64 = 64 << 20;
+const TRACE_MAX: usize = 64 << 20;
 /// Rounds of a whole run, and of `--quick`.
 const ROUNDS: usize = 10;
 const QUICK_ROUNDS: usize = 5;
@@ -219,14 +223,9 @@ fn workload_of(trace: Option<&Path>) -> Result<Vec<App>, Failure> {
         None => workload::parse(workload::APP_START).map_err(Failure::usage),
         Some(path) if path == Path::new("recorded") => workload::parse(workload::RECORDED).map_err(Failure::usage),
         Some(path) => {
-            let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-            let mut text = Vec::new();
-            let read = std::fs::File::open(path).and_then(|file| file.take(TRACE_MAX + 1).read_to_end(&mut text));
-            read.map_err(|error| Failure::environment(named(&error)))?;
-            if text.len() as u64 > TRACE_MAX {
-                return Err(Failure::usage(named(&format_args!("longer than a workload ({TRACE_MAX} bytes)"))));
-            }
-            let text = String::from_utf8(text).map_err(|error| Failure::usage(named(&error)))?;
+            let named = |error: &dyn std::fmt::Display| format!("{}: {error}", name_for_stderr(path));
+            let text = String::from_utf8(read_whole(path, TRACE_MAX, "a workload")?);
+            let text = text.map_err(|error| Failure::usage(named(&error)))?;
             workload::parse(&text).map_err(|error| Failure::usage(named(&error)))
         }
     }
@@ -247,15 +246,36 @@ fn directory(options: &LabOptions) -> Result<PathBuf, Failure> {
     })
 }
 
+/// The file of a program that is called by name, as a shell finds it.
+fn program_file(program: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut found = std::env::split_paths(&path).map(|dir| dir.join(program)).filter(|file| file.is_file());
+    if program.contains('/') { program.into() } else { found.next().unwrap_or_else(|| program.into()) }
+}
+
 fn run_record(args: &RecordArgs) -> CommandResult {
+    let mut output = None;
+    if let Some(path) = &args.output {
+        // What the command line names may be read by the program; the program itself is.
+        let program = program_file(&args.command[0]);
+        let mut inputs = vec![("COMMAND", program.as_path())];
+        inputs.extend(args.command[1..].iter().map(|argument| ("an argument of COMMAND", Path::new(argument))));
+        inputs.retain(|(_, path)| path.exists());
+        refuse_overwriting(&[("--output", path)], &inputs)?;
+        output = Some(Output::create(path)?);
+    }
     let (app, counts) = record::record(&args.name, &args.command)
         .map_err(|error| Failure::environment(format!("recording {}: {error}", args.command[0])))?;
     let text = workload::format(&[app]);
-    let written = match &args.output {
-        Some(path) => std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display())),
-        None => stdout().write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}")),
-    };
-    written.map_err(Failure::environment)?;
+    match output {
+        Some(mut output) => {
+            output.write(text.as_bytes())?;
+            output.commit()?;
+        }
+        None => {
+            write(text.as_bytes())?;
+        }
+    }
     let _ = writeln!(
         stderr(),
         "{} faults, {} look-ups by read, {} additions to the page cache; left out: {} repeated, {} of unknown files",

@@ -1,6 +1,5 @@
 //! `postread sign`: a built-in signature of a file, as `fsverity sign` makes it.
 
-use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -8,14 +7,19 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use postread_verity::MAX_SIGNATURE_SIZE;
 use postread_verity::signature::{Certificate, KeyError, SigningKey, sign};
+use zeroize::Zeroizing;
 
-use super::digest::create_output;
 use crate::digest_files::{FileError, Job, digest_all, is_small};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
+use crate::input_file::read_whole;
+use crate::output_file::Output;
 use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::text::{escape_controls, name_for_stderr, output_failed};
+
+/// More than the PEM of any key or certificate has, in bytes.
+const PEM_MAX: usize = 1 << 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct SignArgs {
@@ -49,10 +53,6 @@ fn of(path: &Path, outcome: Outcome) -> impl Fn(&dyn std::fmt::Display) -> Failu
     move |error| Failure::new(outcome, format!("{}: {error}", name_for_stderr(path)))
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    create_output(path)?.write_all(bytes).map_err(|error| of(path, Outcome::Environment)(&error))
-}
-
 /// A file that holds no key that can be used is malformed input. One that wants its passphrase is a matter of the key.
 fn outcome_of(error: &KeyError) -> Outcome {
     if matches!(error, KeyError::Encrypted) { Outcome::Key } else { Outcome::Usage }
@@ -66,30 +66,36 @@ pub(crate) fn run(args: &SignArgs) -> CommandResult {
     let mut inputs = vec![("FILE", args.file.as_path()), ("--key", &args.key)];
     inputs.extend(args.cert.as_deref().map(|path| ("--cert", path)));
     refuse_overwriting(&outputs, &inputs)?;
-    let key = fs::read_to_string(&args.key).map_err(|error| of(&args.key, Outcome::Environment)(&error))?;
-    let key = SigningKey::from_pem(&key).map_err(|error| of(&args.key, outcome_of(&error))(&error))?;
+    let key = Zeroizing::new(read_whole(&args.key, PEM_MAX, "a key's PEM file")?);
+    let key = std::str::from_utf8(&key).map_err(|error| of(&args.key, Outcome::Usage)(&error))?;
+    let key = SigningKey::from_pem(key).map_err(|error| of(&args.key, outcome_of(&error))(&error))?;
     let cert_file = args.cert.as_ref().unwrap_or(&args.key);
-    let cert = fs::read(cert_file).map_err(|error| of(cert_file, Outcome::Environment)(&error))?;
+    let cert = read_whole(cert_file, PEM_MAX, "a certificate's file")?;
     let cert = Certificate::from_bytes(&cert).map_err(|error| of(cert_file, outcome_of(&error))(&error))?;
 
     let progress = Progress::new(args.quiet);
     let size = args.file.metadata().ok().map(|metadata| metadata.len());
     progress.set_total(size.unwrap_or(0));
-    let tree_out: Option<File> = args.out_merkle_tree.as_deref().map(create_output).transpose()?;
+    let tree_out = args.out_merkle_tree.as_deref().map(Output::create).transpose()?;
+    let mut descriptor_out = args.out_descriptor.as_deref().map(Output::create).transpose()?;
+    let mut signature_out = Output::create(&args.out)?;
     let mut result = Err(FileError::Changed);
     let job = Job { path: args.file.clone(), params, tag: () };
     let job = std::iter::once(Ok(job));
-    digest_all(job, size.is_some_and(is_small), tree_out.as_ref(), &progress, |_, tree| result = tree);
+    digest_all(job, size.is_some_and(is_small), tree_out.as_ref().map(Output::file), &progress, |_, tree| {
+        result = tree
+    });
     let descriptor = result.map_err(|error| of(&args.file, error.outcome())(&error))?.descriptor();
-    if let Some(path) = &args.out_descriptor {
-        write(path, &descriptor.to_bytes())?;
+    if let Some(out) = &mut descriptor_out {
+        out.write(&descriptor.to_bytes())?;
     }
     let digest = descriptor.file_digest();
     let signature = sign(&digest, &key, &cert).map_err(|error| Failure::new(Outcome::Key, error))?;
     if signature.len() > MAX_SIGNATURE_SIZE {
         return Err(Failure::new(Outcome::Key, "the signature does not fit into a descriptor"));
     }
-    write(&args.out, &signature)?;
+    signature_out.write(&signature)?;
+    [tree_out, descriptor_out, Some(signature_out)].into_iter().flatten().try_for_each(Output::commit)?;
     if !args.quiet {
         let mut out = io::stdout();
         let name = args.file.as_os_str().as_bytes();

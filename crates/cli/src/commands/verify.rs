@@ -13,15 +13,15 @@ use postread_io::{BlockStatus, Corruption, CorruptionKind};
 use postread_verity::ddrescue::{RangeStatus, RescueMap};
 use serde::Serialize;
 
-use super::digest::create_output;
 use super::verify_image;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::ImageArgs;
+use crate::output_file::Output as OutputFile;
 use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_jobs, parse_range};
 use crate::report::{ListReport, Name};
-use crate::text::{escape_controls, name_for_stderr, output_failed, output_failed_after};
+use crate::text::{escape_controls, output_failed, output_failed_after};
 use crate::verity_target::{Trust, VerityArgs, VerityTarget, outcome_of};
 
 /// Scanned in one go; progress is shown in between.
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
         refuse_overwriting(&[("--map", map)], &inputs)?;
     }
     // A map that can't be written is told before the work.
-    let map = args.map.as_deref().map(create_output).transpose()?;
+    let map = args.map.as_deref().map(OutputFile::create).transpose()?;
     let engine = args.read.engine()?;
     let target = args.target.open(&engine)?;
     let range = ByteRange::within(args.range, target.file.len())?;
@@ -176,12 +176,10 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
     verify.fill_map(range.end, RangeStatus::Finished, range.start);
     verify.fill_map(target.file.len(), RangeStatus::NonTried, range.start);
     // The verdict is told whatever becomes of the map.
-    let mapped = match (&args.map, map) {
-        (Some(path), Some(mut file)) => file
-            .write_all(verify.map.to_text().as_bytes())
-            .map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(path)))),
-        _ => Ok(()),
-    };
+    let mapped = map.map_or(Ok(()), |mut map| {
+        map.write(verify.map.to_text().as_bytes())?;
+        map.commit()
+    });
     let stats = args.read.stats.then(|| StatsReport::of(&engine));
     if let Some(stats) = &stats {
         stats.tell();

@@ -184,8 +184,8 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
         return Err(Failure::usage("--range and --map are for a plain file"));
     }
     let engine = args.read.engine()?;
-    let image = args.image.open(&args.target.file, true)?;
     let trusted = Trusted::load(args.digests.as_deref(), args.target.digest)?;
+    let image = args.image.open(&args.target.file, true)?;
     let (mut roots, mut missing) = (Vec::new(), Vec::new());
     for path in &args.paths {
         let path = canonical(bytes_of(path));

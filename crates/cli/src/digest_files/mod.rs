@@ -38,6 +38,9 @@ pub(crate) enum FileError {
     Open(io::Error),
     #[error("not a regular file ({0})")]
     NotRegular(&'static str),
+    /// Of a list of names.
+    #[error("a line is too long for a name (65536 bytes or more): the rest is not read")]
+    LongLine,
     #[error("reading at offset {offset}: {error}")]
     Read { offset: u64, error: io::Error },
     #[error("the file changed while it was read: it had {wanted} bytes, and ends at {found}")]
@@ -56,7 +59,7 @@ impl FileError {
     /// What it means for the exit status.
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
-            Self::NotRegular(_) | Self::TooLarge(_) => Outcome::Usage,
+            Self::NotRegular(_) | Self::TooLarge(_) | Self::LongLine => Outcome::Usage,
             _ => Outcome::Environment,
         }
     }

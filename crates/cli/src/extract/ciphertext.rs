@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::exit::{Failure, Outcome};
 use crate::image::outcome_of;
+use crate::output_file::Temporary;
 use crate::progress::Progress;
 use crate::text::{bytes_for_stderr, complain, name_for_stderr};
 
@@ -57,8 +58,8 @@ pub(crate) fn save(image: &Image, root: &Inode, dir: &Path, progress: &Progress)
     let output = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(dir)));
     let data = dir.join(DATA);
     fs::create_dir_all(&data).map_err(output)?;
-    let unfinished = dir.join(format!("{MANIFEST}.part"));
-    let manifest = BufWriter::new(File::create(&unfinished).map_err(output)?);
+    let unfinished = Temporary::new(dir.join(format!("{MANIFEST}.part")));
+    let manifest = BufWriter::new(File::create(unfinished.path()).map_err(output)?);
     let mut saver = Saver {
         image,
         data,
@@ -92,7 +93,7 @@ pub(crate) fn save(image: &Image, root: &Inode, dir: &Path, progress: &Progress)
         }
     }
     saver.manifest.flush().map_err(output)?;
-    fs::rename(&unfinished, dir.join(MANIFEST)).map_err(output)?;
+    unfinished.rename(&dir.join(MANIFEST)).map_err(output)?;
     saver.saved.exit_status = saver.outcome.code();
     Ok((saver.outcome, saver.saved))
 }
@@ -192,11 +193,14 @@ impl Saver<'_> {
         ));
         let there = fs::symlink_metadata(&path).ok().filter(|found| found.is_file() && found.len() == length);
         let there = there.is_some_and(|found| found.modified().ok() == time);
-        let unfinished = self.data.join(format!("{}.part", inode.ino));
-        let out = if there { None } else { Some(File::create(&unfinished)?) };
-        if let Some(out) = &out {
+        let out = if there {
+            None
+        } else {
+            let unfinished = Temporary::new(self.data.join(format!("{}.part", inode.ino)));
+            let out = File::create(unfinished.path())?;
             out.set_len(length)?;
-        }
+            Some((out, unfinished))
+        };
         let mut hash = Sha256::new();
         let mut buf = vec![0; STEP.min(length) as usize];
         for extent in written {
@@ -208,7 +212,7 @@ impl Saver<'_> {
                     .read_exact_at(&mut buf[..n], from)
                     .map_err(|source| SaveError::Image(ext4::Error::Io { offset: from, len: n, source }.into()))?;
                 hash.update(&buf[..n]);
-                if let Some(out) = &out {
+                if let Some((out, _)) = &out {
                     out.write_all_at(&buf[..n], extent.logical + at)?;
                 }
                 at += n as u64;
@@ -221,11 +225,11 @@ impl Saver<'_> {
             self.seen.insert(inode.ino, sha256);
         }
         match out {
-            Some(out) => {
+            Some((out, unfinished)) => {
                 if let Some(time) = time {
                     out.set_modified(time)?;
                 }
-                fs::rename(&unfinished, &path)?;
+                unfinished.rename(&path)?;
             }
             None => self.saved.already_there += 1,
         }

@@ -16,6 +16,7 @@ use postread_io::{PreadConfig, PreadOptions, PreadPool};
 use super::ciphertext::{DATA, MANIFEST, line_name};
 use super::saved_file::SavedFile;
 use super::{Attributes, Feed, file_job};
+use crate::digest_files::{FileError, open_regular};
 use crate::exit::{Failure, Outcome};
 use crate::text::name_for_stderr;
 
@@ -63,7 +64,8 @@ impl<'a> Saved<'a> {
     pub(crate) fn open(dir: &'a Path, keys: &'a Keyring) -> Result<Self, Failure> {
         let path = dir.join(MANIFEST);
         let io = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(&path)));
-        let mut manifest = BufReader::new(File::open(&path).map_err(io)?);
+        let open = |error: FileError| Failure::new(error.outcome(), format!("{}: {error}", name_for_stderr(&path)));
+        let mut manifest = BufReader::new(open_regular(&path).map_err(open)?.0);
         let mut line = Vec::new();
         (&mut manifest).take(LINE_MAX as u64 + 1).read_until(b'\n', &mut line).map_err(io)?;
         let wrong = |what: String| Failure::usage(format!("{}: {what}", line_name(&path, 1)));

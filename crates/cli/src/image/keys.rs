@@ -1,6 +1,5 @@
 //! Keys from the command line: raw master keys, hardware-wrapped ones, passphrases.
 
-use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 
@@ -10,6 +9,7 @@ use zeroize::Zeroizing;
 
 use super::{SecretFile, terminal};
 use crate::exit::Failure;
+use crate::input_file;
 use crate::text::name_for_stderr;
 
 /// More than any secret has.
@@ -137,7 +137,7 @@ pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
     let read = |from: &mut dyn Read, secret: &mut Vec<u8>| from.take(SECRET_MAX + 1).read_to_end(secret);
     match path.as_os_str() == "-" {
         true => read(&mut io::stdin().lock(), &mut secret),
-        false => read(&mut File::open(path).map_err(fail)?, &mut secret),
+        false => read(&mut input_file::open(path)?, &mut secret),
     }
     .map_err(fail)?;
     if secret.len() as u64 > SECRET_MAX {

@@ -1,7 +1,6 @@
 //! Digests that the caller trusts, for files of an image.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
@@ -9,10 +8,13 @@ use postread_verity::{FileDigest, list};
 
 use super::canonical;
 use crate::exit::Failure;
+use crate::input_file;
 use crate::text::name_for_stderr;
 
 /// The longest line of a list: a digest and a path.
 const LINE_MAX: u64 = 64 << 10;
+/// The most bytes of a list: it is kept in memory.
+const LIST_MAX: u64 = 1 << 30;
 
 /// Trusted digests by path.
 #[derive(Debug, Default)]
@@ -29,8 +31,9 @@ impl Trusted {
         let Some(path) = digests else { return Ok(Self { by_path, only }) };
         let name = || name_for_stderr(path);
         let io = |error: std::io::Error| Failure::environment(format!("{}: {error}", name()));
-        let mut file = BufReader::new(File::open(path).map_err(io)?);
+        let mut file = BufReader::new(input_file::open(path)?);
         let mut line = Vec::new();
+        let mut bytes = 0;
         for number in 1u64.. {
             line.clear();
             std::io::Read::take(&mut file, LINE_MAX).read_until(b'\n', &mut line).map_err(io)?;
@@ -39,6 +42,10 @@ impl Trusted {
             }
             if line.len() as u64 == LINE_MAX {
                 return Err(Failure::usage(format!("{}: line {number} is too long", name())));
+            }
+            bytes += line.len() as u64;
+            if bytes > LIST_MAX {
+                return Err(Failure::usage(format!("{}: a list has at most {LIST_MAX} bytes", name())));
             }
             if line.last() == Some(&b'\n') {
                 line.pop();

@@ -66,8 +66,9 @@ fn improper_lines() {
     fs::write(at.join("list"), "").unwrap();
     expect(&postread(at, &["check", "list"]), 5);
     expect(&postread(at, &["check", "missing"]), 4);
-    expect(&postread(at, &["check", "."]), 4);
-    expect(&postread(at, &["check"]), 2);
+    expect(&postread(at, &["check", "."]), 2);
+    // Standard input, which is empty here.
+    expect(&postread(at, &["check"]), 5);
 }
 
 /// A file of 400 blocks, its list, and its tree beside it.
@@ -143,7 +144,7 @@ fn trees_of_other_parameters_and_files() {
         assert!(tell(at).contains("f: its Merkle tree is not the one of the wanted digest"), "{}", tell(at));
     }
     fs::write(at.join("f.verity-tree"), b"short").unwrap();
-    assert!(tell(at).contains("f: its Merkle tree: "), "{}", tell(at));
+    assert!(tell(at).contains("f: its Merkle tree is not the one"), "{}", tell(at));
     fs::remove_file(at.join("f.verity-tree")).unwrap();
     assert!(tell(at).contains("no bad range is known"), "{}", tell(at));
     fs::create_dir(at.join("f.verity-tree")).unwrap();
@@ -189,4 +190,52 @@ fn many_files_keep_their_order() {
     assert!(text.lines().map(|line| line.split_once(' ').unwrap().1).eq(names.iter().map(String::as_str)));
     fs::write(at.join("list"), &output.stdout).unwrap();
     assert_eq!(expect(&postread(at, &["check", "list"]), 0).lines().count(), 3000);
+}
+
+#[test]
+fn a_file_of_another_length_than_the_trees() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    protected(at, &[]);
+    let digest = fs::read_to_string(at.join("list")).unwrap().split(' ').next().unwrap().to_owned();
+    let file = OpenOptions::new().write(true).open(at.join("f")).unwrap();
+    for len in [100 * 4096, 700 * 4096 + 1] {
+        file.set_len(len).unwrap();
+        // 400 blocks have four blocks of hashes and one above them; so do 385 to 512.
+        let wanted = format!("the file has {len} bytes, the tree is of one of 1572865 to 2097152 bytes");
+        for args in [&["check", "list"][..], &["verify", "f", "--digest", &digest]] {
+            let output = postread(at, args);
+            expect(&output, 1);
+            assert!(stderr(&output).contains(&wanted), "{args:?} {}", stderr(&output));
+        }
+    }
+    let tree = OpenOptions::new().write(true).open(at.join("f.verity-tree")).unwrap();
+    tree.set_len(4097).unwrap();
+    let text = stderr(&postread(at, &["check", "list"]));
+    assert!(text.contains("the tree of 4097 bytes is of no size of file"), "{text}");
+    tree.set_len(0).unwrap();
+    let text = stderr(&postread(at, &["check", "list"]));
+    assert!(text.contains("the tree is of one of 0 to 4096 bytes"), "{text}");
+}
+
+#[test]
+fn lists_that_are_none_say_what_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    protected(at, &["--out-descriptor=f.verity-desc", "--hash-alg=sha512"]);
+    let told = |list: &[u8], wanted: &str| {
+        fs::write(at.join("list"), list).unwrap();
+        let output = postread(at, &["check", "list"]);
+        let status = if list.starts_with(b"sha256:0000") { 1 } else { 2 };
+        expect(&output, status);
+        assert!(stderr(&output).contains(wanted), "{wanted}: {}", stderr(&output));
+    };
+    let compact = postread(at, &["digest", "--compact", "f"]).stdout;
+    told(&compact, "list: no line of a digest list; line 1: a digest alone: without --compact");
+    told(&[&compact[..64], b"  f\n"].concat(), "as sha256sum prints it");
+    let long = fs::read_to_string(at.join("list")).unwrap();
+    let long = format!("sha256:{} f\n", long[..64].repeat(2));
+    told(long.as_bytes(), "128 hexadecimal digits where sha256 has 64 (as many as sha512 has)");
+    // A good line of another algorithm than the descriptor beside the file.
+    told(format!("sha256:{} f\n", "0".repeat(64)).as_bytes(), "is of sha512, the list's digest is of sha256");
 }

@@ -3,6 +3,7 @@
 mod check;
 mod common;
 mod digest;
+mod inputs;
 mod kernel;
 mod lab;
 mod manual;

@@ -1,0 +1,338 @@
+//! Outputs that are whole or not there: written without a name, or under another, and named when all is in them.
+//!
+//! A full disk, an error or a kill leaves no part of an output, and what was there before stays. What only a plain
+//! open can write is written so: devices, pipes, files whose directory takes no new ones, files of several names or of
+//! another owner. See `output_paths` for the check that comes before.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
+
+use crate::exit::Failure;
+use crate::output_paths::future_name;
+use crate::text::name_for_stderr;
+
+/// Permissions of a new file, before the umask.
+const NEW: u32 = 0o666;
+/// Names that are tried for a file that needs one.
+const NAMES: u32 = 1000;
+
+/// An output that is being written.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// As the user calls it.
+    path: PathBuf,
+    file: File,
+    to: To,
+}
+
+/// What becomes of the bytes at the end.
+#[derive(Debug)]
+enum To {
+    /// The file gets this name.
+    Name(PathBuf),
+    /// The file loses its temporary name, and gets the other.
+    Rename(Temporary, PathBuf),
+    /// They are copied there.
+    Copy(File),
+    /// They are there.
+    InPlace,
+}
+
+/// A name that goes when nothing came of it.
+#[derive(Debug)]
+pub(crate) struct Temporary(PathBuf);
+
+impl Temporary {
+    /// Of a file that is there, or will be.
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Gives the file its name.
+    pub(crate) fn rename(mut self, to: &Path) -> io::Result<()> {
+        fs::rename(&self.0, to)?;
+        // There is nothing to take away any more.
+        self.0 = PathBuf::new();
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+}
+
+impl Output {
+    /// Begins an output. What is at the path stays until [`commit`](Self::commit), where that can be.
+    pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
+        let (file, to) = begin(path).map_err(|error| failure(path, &error))?;
+        Ok(Self { path: path.to_owned(), file, to })
+    }
+
+    /// The file, to be written at any place.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Appends bytes.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(bytes).map_err(|error| failure(&self.path, &error))
+    }
+
+    /// Ends it: the bytes are there, under the name.
+    pub(crate) fn commit(self) -> Result<(), Failure> {
+        let Self { path, file, to } = self;
+        let done = match to {
+            To::InPlace => Ok(()),
+            To::Rename(temporary, name) => temporary.rename(&name),
+            To::Copy(target) => copy(file, target),
+            To::Name(name) => link(&file, &name),
+        };
+        done.map_err(|error| failure(&path, &error))
+    }
+}
+
+fn failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::environment(format!("{}: {error}", name_for_stderr(path)))
+}
+
+fn begin(path: &Path) -> io::Result<(File, To)> {
+    let there = match fs::metadata(path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return new_file(future_name(path)),
+        Err(error) => return Err(error),
+    };
+    if !there.is_file() {
+        let target = OpenOptions::new().write(true).open(path)?;
+        // A pipe is written from start to end, whatever the order in which the bytes come.
+        return match (&target).stream_position() {
+            Ok(_) => Ok((target, To::InPlace)),
+            Err(_) => Ok((unnamed(&std::env::temp_dir())?, To::Copy(target))),
+        };
+    }
+    // Standard output that goes into a file: behind what is there, as `/dev/stdout` says.
+    for stream in [io::stdout().as_fd(), io::stderr().as_fd()] {
+        if rustix::fs::fstat(stream).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (there.dev(), there.ino())) {
+            return Ok((unnamed(&std::env::temp_dir())?, To::Copy(File::from(stream.try_clone_to_owned()?))));
+        }
+    }
+    match replacement(path, &there)? {
+        Some(output) => Ok(output),
+        None => Ok((File::create(path)?, To::InPlace)),
+    }
+}
+
+/// A file that will take the place of the one that is there, with its owner and permissions. None where only the old
+/// one can be written.
+fn replacement(path: &Path, there: &Metadata) -> io::Result<Option<(File, To)>> {
+    rustix::fs::access(path, Access::WRITE_OK)?;
+    if there.nlink() > 1 || leads_through_proc(path) {
+        return Ok(None);
+    }
+    let Ok((file, to)) = new_file(fs::canonicalize(path)?) else { return Ok(None) };
+    let ours = file.metadata()?;
+    if (ours.uid(), ours.gid()) != (there.uid(), there.gid())
+        && std::os::unix::fs::fchown(&file, Some(there.uid()), Some(there.gid())).is_err()
+    {
+        return Ok(None);
+    }
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(there.mode() & 0o777))?;
+    Ok(Some((file, to)))
+}
+
+/// Whether a path is a link in `/proc`, which stands for an open file and not for its name.
+fn leads_through_proc(path: &Path) -> bool {
+    let is_proc = |link: &Path| {
+        let parent = link.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        rustix::fs::statfs(parent).is_ok_and(|stat| stat.f_type == rustix::fs::PROC_SUPER_MAGIC)
+    };
+    crate::output_paths::links(path).any(|link| is_proc(&link))
+}
+
+/// A file that will be called `name`, without a name until then where the file system has such.
+fn new_file(name: PathBuf) -> io::Result<(File, To)> {
+    let dir = match name.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // A path that can be no file's is told now.
+    if name.file_name().is_none() {
+        return Err(rustix::io::Errno::ISDIR.into());
+    }
+    if let Ok(file) = unnamed(dir)
+        && Path::new(&proc_path(file.as_fd())).exists()
+    {
+        return Ok((file, To::Name(name)));
+    }
+    let (file, temporary) = named(dir, |path| OpenOptions::new().write(true).create_new(true).open(path))?;
+    Ok((file, To::Rename(temporary, name)))
+}
+
+fn unnamed(dir: &Path) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(dir, flags, Mode::from_raw_mode(NEW))?))
+}
+
+/// Makes something under a name that nothing has.
+fn named<T>(dir: &Path, mut make: impl FnMut(&Path) -> io::Result<T>) -> io::Result<(T, Temporary)> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..NAMES {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = dir.join(format!(".postread-{}-{number}.part", std::process::id()));
+        match make(&path) {
+            Ok(made) => return Ok((made, Temporary(path))),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn proc_path(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// Gives a file without a name one, in the place of what may have it.
+fn link(file: &File, name: &Path) -> io::Result<()> {
+    let from = proc_path(file.as_fd());
+    let link = |to: &Path| rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from);
+    match link(name) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let dir = name.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            named(dir, link)?.1.rename(name)
+        }
+        other => other,
+    }
+}
+
+fn copy(mut from: File, mut to: File) -> io::Result<()> {
+    from.rewind()?;
+    io::copy(&mut from, &mut to)?;
+    to.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn write(path: &Path, bytes: &[u8]) {
+        let mut output = Output::create(path).unwrap();
+        output.write(bytes).unwrap();
+        output.commit().unwrap();
+    }
+
+    #[test]
+    fn nothing_is_there_before_the_end_and_nothing_else_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mut output = Output::create(&path).unwrap();
+        output.write(b"half").unwrap();
+        assert!(!path.exists());
+        drop(output);
+        assert_eq!(names(dir.path()), Vec::<String>::new());
+        write(&path, b"whole");
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        // What was there stays until the end, and with it its permissions.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let mut output = Output::create(&path).unwrap();
+        output.write(b"other").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        output.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"other");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+        assert_eq!(names(dir.path()), ["out"]);
+    }
+
+    #[test]
+    fn a_new_files_permissions_are_those_of_any() {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("a"), b"");
+        File::create(dir.path().join("b")).unwrap();
+        let mode = |name| fs::metadata(dir.path().join(name)).unwrap().mode();
+        assert_eq!(mode("a"), mode("b"));
+    }
+
+    #[test]
+    fn with_a_temporary_name_it_is_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
+        let (file, temporary) = named(dir.path(), make).unwrap();
+        assert_eq!(names(dir.path()).len(), 1);
+        let name = dir.path().join("out");
+        Output { path: name.clone(), file, to: To::Rename(temporary, name) }.commit().unwrap();
+        assert_eq!(names(dir.path()), ["out"]);
+        let (_, temporary) = named(dir.path(), make).unwrap();
+        drop(temporary);
+        assert_eq!(names(dir.path()), ["out"]);
+    }
+
+    #[test]
+    fn links_and_several_names_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        symlink("file", at("link")).unwrap();
+        // To nothing yet, then to a file.
+        for text in ["one", "two"] {
+            write(&at("link"), text.as_bytes());
+            assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
+            assert_eq!(fs::read_to_string(at("file")).unwrap(), text);
+        }
+        fs::hard_link(at("file"), at("hard")).unwrap();
+        write(&at("hard"), b"three");
+        assert_eq!(fs::read(at("file")).unwrap(), b"three");
+        assert_eq!(names(dir.path()), ["file", "hard", "link"]);
+    }
+
+    #[test]
+    fn devices_pipes_and_open_files_are_written_through() {
+        write(Path::new("/dev/null"), b"gone");
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mut full = Output::create(Path::new("/dev/full")).unwrap();
+        full.write(b"x").unwrap_err();
+        rustix::fs::mknodat(CWD, at("fifo"), rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let path = at("fifo");
+        let reader = std::thread::spawn(move || fs::read(path).unwrap());
+        let mut output = Output::create(&at("fifo")).unwrap();
+        use std::os::unix::fs::FileExt;
+        output.file().write_all_at(b"behind", 6).unwrap();
+        output.write(b"before").unwrap();
+        output.commit().unwrap();
+        assert_eq!(reader.join().unwrap(), b"beforebehind");
+        // An open file by its number: that file, and not another of its name.
+        let open = File::create(at("open")).unwrap();
+        write(Path::new(&proc_path(open.as_fd())), b"through");
+        assert_eq!(open.metadata().unwrap().len(), 7);
+    }
+
+    #[test]
+    fn what_can_be_no_file_is_told_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in [dir.path(), Path::new("/"), Path::new(".."), &dir.path().join("no/such"), Path::new("")] {
+            Output::create(path).unwrap_err();
+        }
+        assert_eq!(names(dir.path()), Vec::<String>::new());
+    }
+}
