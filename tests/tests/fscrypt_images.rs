@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use postread::image::{Image, ImageErrorKind};
+use postread::image::{Image, ImageErrorKind, Names};
 use postread::{Engine, EngineConfig, Plan, QueuePolicy};
-use postread_fscrypt::{Keyring, MasterKey};
+use postread_fscrypt::{Keyring, MasterKey, NameKey};
 use postread_fsimage::ext4::{FileType, Options};
 use postread_io::{MemorySource, ReadAtSource};
 use postread_tests::unpack_image;
@@ -252,5 +252,22 @@ fn contents_encrypt_to_the_kernels_ciphertext() {
         image.fs().open_raw(&inode).unwrap().read_raw_at(&mut stored, 0).unwrap();
         contents.encrypt(&mut bytes, 0).unwrap();
         assert!(bytes == stored, "{name}");
+        // Names of every length that the tree has, and links' targets.
+        for visit in image.walk(top(&image)) {
+            let (inode, entry) = (visit.inode.unwrap(), visit.entry.unwrap());
+            let parent = visit.path.iter().rposition(|&b| b == b'/').map_or(&[][..], |at| &visit.path[..at]);
+            let dir = image.resolve(&[b"/enc/", parent].concat()).unwrap();
+            let Names::Decrypted(key) = image.names(&dir).unwrap() else { panic!("{name}: the key is there") };
+            assert_eq!(key.encrypt_name(&entry.name).unwrap(), entry.raw_name, "{name}");
+            if inode.file_type == FileType::Symlink {
+                let context = image.context(&inode).unwrap().unwrap();
+                let facts = postread_fscrypt::InodeFacts { ino: inode.ino.into(), ..facts };
+                let key = NameKey::derive(keys.find(&context.policy).unwrap(), &context, &facts).unwrap();
+                let target = image.link_target(&inode).unwrap().target;
+                let mut stored = image.fs().symlink_target(&inode).unwrap();
+                stored.truncate(2 + usize::from(u16::from_le_bytes([stored[0], stored[1]])));
+                assert_eq!(key.encrypt_symlink(&target, facts.block_size).unwrap(), stored, "{name}");
+            }
+        }
     }
 }
