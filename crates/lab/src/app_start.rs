@@ -8,7 +8,7 @@ use postread_sys::procstat;
 use postread_sys::schedstat::{self, ThreadStat};
 use serde::Serialize;
 
-use crate::arm::{Arm, Runner};
+use crate::arm::{ArmReport, Arms};
 use crate::error::{LabError, Tried};
 use crate::protect::{self, Cold, ProtectedApp};
 use crate::replay;
@@ -58,7 +58,7 @@ pub struct Report {
     /// The arm that changes are against: the first one that could be measured.
     pub reference: Option<String>,
     /// One entry an arm, those that could not be measured included.
-    pub arms: Vec<ArmReport>,
+    pub arms: Vec<ArmReport<Measured>>,
 }
 
 /// An app as it was measured.
@@ -87,20 +87,6 @@ pub struct Published {
     pub after_us: u64,
     /// What cold start gained, in milliseconds.
     pub gain_ms: u64,
-}
-
-/// One arm.
-#[derive(Clone, Debug, Serialize)]
-pub struct ArmReport {
-    /// Its name.
-    pub name: String,
-    /// What it is.
-    #[serde(flatten)]
-    pub arm: Arm,
-    /// The priority that its workers had, or why it could not be measured.
-    pub granted: String,
-    /// The figures; null where it could not be measured.
-    pub measured: Option<Measured>,
 }
 
 /// The figures of an arm. Totals are of one round (every app started once), as medians over rounds.
@@ -180,20 +166,11 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
     let completing_ns =
         || completing.iter().filter_map(|stat| stat.read().ok()).map(|stat| stat.run_delay_ns).sum::<u64>();
 
-    let mut runners = Vec::new();
-    let mut arms = Vec::new();
-    for arm in Arm::ALL {
-        match Runner::new(arm)? {
-            Ok(runner) => {
-                arms.push((arm, runner.granted.clone(), Some(runners.len())));
-                runners.push(runner);
-            }
-            Err(why) => arms.push((arm, why, None)),
-        }
-    }
+    let arms = Arms::set_up()?;
+    let runners = &arms.runners;
     let steal = procstat::cpu_times().unwrap_or_default();
     // Each arm once without measuring, so that no thread is made and no memory first touched in a measured start.
-    for runner in &runners {
+    for runner in runners {
         let smallest = (0..apps.len()).min_by_key(|i| options.apps[*i].reads()).unwrap_or(0);
         apps[smallest].make_cold()?;
         replay::start_up(&options.apps[smallest], &runner.engine, apps[smallest].plans(&pool, options.cold)?)?;
@@ -244,20 +221,12 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
         }
     }
     let steal_ms = procstat::cpu_times().unwrap_or_default().since(&steal).steal.as_secs_f64() * 1000.0;
-    let reference = arms.iter().find(|(_, _, runner)| runner.is_some()).map(|(arm, ..)| arm.name());
-    let arms = arms
-        .into_iter()
-        .map(|(arm, granted, runner)| ArmReport {
-            name: arm.name(),
-            arm,
-            granted,
-            measured: runner.map(|at| {
-                let stats = runners[at].engine.stats().since(&first[at]);
-                let before = (at > 0).then(|| totals[0].start_up_ms.as_slice());
-                totals[at].measured(&stats, counts, before)
-            }),
-        })
-        .collect();
+    let reference = runners.first().map(|runner| runner.arm.name());
+    let arms = arms.report(|at, runner| {
+        let stats = runner.engine.stats().since(&first[at]);
+        let before = (at > 0).then(|| totals[0].start_up_ms.as_slice());
+        totals[at].measured(&stats, counts, before)
+    });
     let apps = options.apps.iter().map(AppSummary::of).collect();
     let published = Published { before_us: PATCH_BEFORE_US, after_us: PATCH_AFTER_US, gain_ms: PATCH_GAIN_MS };
     let (rounds, seed, cold) = (options.rounds, options.seed, options.cold);

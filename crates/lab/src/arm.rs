@@ -72,9 +72,60 @@ impl Arm {
     }
 }
 
+/// An arm of a report.
+#[derive(Clone, Debug, Serialize)]
+pub struct ArmReport<M> {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub arm: Arm,
+    /// The priority that its workers had, or why it could not be measured.
+    pub granted: String,
+    /// The figures; null where it could not be measured.
+    pub measured: Option<M>,
+}
+
+/// Every arm, as far as the system grants it.
+#[derive(Debug)]
+pub(crate) struct Arms {
+    /// Those that can be measured, in the order of [`Arm::ALL`].
+    pub(crate) runners: Vec<Runner>,
+    /// The others, and why.
+    refused: Vec<(Arm, String)>,
+}
+
+impl Arms {
+    pub(crate) fn set_up() -> Result<Arms, LabError> {
+        let mut arms = Arms { runners: Vec::new(), refused: Vec::new() };
+        for arm in Arm::ALL {
+            match Runner::new(arm)? {
+                Ok(runner) => arms.runners.push(runner),
+                Err(why) => arms.refused.push((arm, why)),
+            }
+        }
+        Ok(arms)
+    }
+
+    /// All arms in order; `measured` tells the figures of a runner, by its place among the runners.
+    pub(crate) fn report<M>(&self, measured: impl Fn(usize, &Runner) -> M) -> Vec<ArmReport<M>> {
+        let one = |arm: &Arm| {
+            let found = self.runners.iter().enumerate().find(|(_, runner)| runner.arm == *arm);
+            let granted = match found {
+                Some((_, runner)) => runner.granted.clone(),
+                None => self.refused.iter().find(|(refused, _)| refused == arm).map(|(_, why)| why.clone())?,
+            };
+            let measured = found.map(|(at, runner)| measured(at, runner));
+            Some(ArmReport { name: arm.name(), arm: *arm, granted, measured })
+        };
+        Arm::ALL.iter().filter_map(one).collect()
+    }
+}
+
 /// An arm at work: an engine and its own worker pools.
 #[derive(Debug)]
 pub(crate) struct Runner {
+    pub(crate) arm: Arm,
     pub(crate) engine: Engine,
     pools: Pools,
     /// What took effect.
@@ -104,7 +155,7 @@ impl Runner {
         }
         let config = EngineConfig::new().policy(policy).measure(true).pools(pools.clone());
         let engine = Engine::new(config).map_err(|e| engine(&e))?;
-        Ok(Ok(Runner { engine, pools, granted }))
+        Ok(Ok(Runner { arm, engine, pools, granted }))
     }
 
     /// The workers' scheduler latency so far: time runnable and not running, in nanoseconds.

@@ -1,9 +1,9 @@
 //! Experiments: the kernel patches' measurements of queue policies, reproduced in user space.
 //!
 //! [`app_start`] is the fs-verity patch's (unbound to bound, 553,800 us to 18,962 us of scheduler latency over Android
-//! app start-ups), [`tar`] the fscrypt patch's (bound to unbound, +25 to 35 % without AES instructions). A [`workload`] is frozen as text before policies are compared; [`record`](record::record) makes one
-//! from a real program's start. Figures are what was measured, whichever way they point, and an arm that the system
-//! refuses is not measured by another's name.
+//! app start-ups), [`tar`] the fscrypt patch's (bound to unbound, +25 to 35 % without AES instructions). A [`workload`] is
+//! frozen as text before policies are compared; [`record`](record::record) makes one from a real program's start. Figures
+//! are what was measured, whichever way they point, and an arm that the system refuses is not measured by another's name.
 
 pub mod app_start;
 mod archive;
@@ -19,7 +19,7 @@ pub mod table;
 pub mod tar;
 pub mod workload;
 
-pub use arm::{Arm, Placement, Rank};
+pub use arm::{Arm, ArmReport, Placement, Rank};
 pub use cipher::Cipher;
 pub use error::LabError;
 pub use protect::Cold;

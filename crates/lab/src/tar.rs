@@ -14,7 +14,7 @@ use postread_sys::{procstat, schedstat};
 use serde::Serialize;
 
 use crate::archive::Archive;
-use crate::arm::{Arm, Placement, Runner};
+use crate::arm::{Arm, ArmReport, Arms, Placement, Runner};
 use crate::cipher::{Cipher, FileKey, UNIT};
 use crate::error::{LabError, Tried};
 use crate::protect::{self, Cold};
@@ -65,21 +65,7 @@ pub struct Group {
     /// What the patch published for this cipher, unbound against bound.
     pub published: Option<&'static str>,
     /// The arms.
-    pub arms: Vec<ArmReport>,
-}
-
-/// One arm of a group.
-#[derive(Clone, Debug, Serialize)]
-pub struct ArmReport {
-    /// Its name.
-    pub name: String,
-    /// What it is.
-    #[serde(flatten)]
-    pub arm: Arm,
-    /// The priority that its workers had, or why it could not be measured.
-    pub granted: String,
-    /// The figures; null where it could not be measured.
-    pub measured: Option<Measured>,
+    pub arms: Vec<ArmReport<Measured>>,
 }
 
 /// The figures of an arm: medians over rounds, an archive each.
@@ -263,22 +249,12 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
         progress(Progress::Encrypting(cipher));
         encrypted.push((cipher, Encrypted::make(options, cipher)?));
     }
-    let mut runners = Vec::new();
-    let mut arms = Vec::new();
-    for arm in Arm::ALL {
-        match Runner::new(arm)? {
-            Ok(runner) => {
-                arms.push((arm, runner.granted.clone(), Some(runners.len())));
-                runners.push(runner);
-            }
-            Err(why) => arms.push((arm, why, None)),
-        }
-    }
-    for (i, (_, encrypted)) in encrypted.iter().enumerate() {
-        // Every cipher is checked, and every arm: with one another, as far as there are of both.
-        for runner in runners.iter().skip(i % runners.len().max(1)).step_by(encrypted_step(&runners)) {
-            check(tree, encrypted, runner, &pool)?;
-        }
+    let arms = Arms::set_up()?;
+    let runners = &arms.runners;
+    // Every arm and every cipher is checked, in pairs as they come.
+    let pairs = encrypted.iter().cycle().zip(runners.iter().cycle());
+    for ((_, encrypted), runner) in pairs.take(encrypted.len().max(runners.len())) {
+        check(tree, encrypted, runner, &pool)?;
     }
     let steal = procstat::cpu_times().unwrap_or_default();
     let mut random = Random::new(options.seed);
@@ -321,29 +297,18 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
         .enumerate()
         .map(|(group, (cipher, jobs))| {
             let cipher = encrypted[*cipher].0;
-            let bound_of = |arm: &Arm| {
-                let same_rank = |(other, ..): &&(Arm, String, Option<usize>)| {
-                    other.placement == Placement::Bound && other.rank == arm.rank
-                };
-                let bound = arms.iter().find(same_rank)?.2?;
+            let bound_of = |arm: Arm| {
+                let bound =
+                    runners.iter().position(|r| r.arm.placement == Placement::Bound && r.arm.rank == arm.rank)?;
                 (arm.placement == Placement::Unbound).then(|| series[group][bound].mb_per_s.as_slice())
             };
-            let arms = arms.iter().map(|(arm, granted, runner)| ArmReport {
-                name: arm.name(),
-                arm: *arm,
-                granted: granted.clone(),
-                measured: runner.map(|at| measured(&series[group][at], &latencies[group][at], counts, bound_of(arm))),
-            });
-            Group { cipher, jobs: *jobs, published: cipher.published(), arms: arms.collect() }
+            let arms = arms
+                .report(|at, runner| measured(&series[group][at], &latencies[group][at], counts, bound_of(runner.arm)));
+            Group { cipher, jobs: *jobs, published: cipher.published(), arms }
         })
         .collect();
     let (files, rounds, seed) = (tree.files.len(), options.rounds, options.seed);
     Ok(Report { files, bytes, rounds, seed, run_delay_counts: counts, steal_ms, groups })
-}
-
-/// With few ciphers and many arms, which arms to check with a cipher so that all take part.
-fn encrypted_step(runners: &[Runner]) -> usize {
-    Cipher::ALL.len().min(runners.len().max(1))
 }
 
 /// Latencies of all rounds of one combination and arm: the engine's histograms count over all of its runs.
