@@ -8,6 +8,7 @@ mod hash_options;
 mod image;
 mod input_file;
 mod inputs;
+mod open_files;
 mod output_file;
 mod output_paths;
 mod progress;

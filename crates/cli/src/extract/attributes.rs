@@ -1,7 +1,7 @@
 //! Owners, modes, times and extended attributes of what was extracted.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use postread_fsimage::ext4::{Inode, Timestamp, Xattr, posix_acl_xattr};
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
@@ -112,14 +112,4 @@ impl Attributes {
 
 fn timespec(time: Timestamp) -> Timespec {
     Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.min(999_999_999).into() }
-}
-
-/// Puts attributes on a directory by its path from the top.
-pub(super) fn put_on_directory(
-    top: &super::beneath::Beneath,
-    path: &[u8],
-    attributes: &Attributes,
-    allowed: Allowed,
-) -> io::Result<Vec<Vec<u8>>> {
-    attributes.put(top.directory(path)?.as_fd(), allowed)
 }

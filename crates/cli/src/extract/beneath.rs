@@ -1,7 +1,7 @@
 //! Making files beneath one directory, whatever names and links an image holds: no path leaves it.
 //!
-//! Every directory is opened from the top one with `openat2` (beneath it, without symbolic links), and what is made is
-//! made by a single name in a directory so opened.
+//! Every directory is opened from the top one, or from another so opened, with `openat2` (beneath it, without symbolic
+//! links), and what is made is made by a single name in a directory so opened.
 
 use std::fmt;
 use std::fs::File;
@@ -11,9 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawMode, ResolveFlags, openat2};
-
-/// Longest path given to one call; longer ones are opened in steps.
-const STEP_MAX: usize = 2048;
 
 /// Where unfinished files lie, within the top directory.
 pub(super) const PARTIAL: &str = ".postread-partial";
@@ -75,23 +72,9 @@ impl Beneath {
         Ok(Self { top: Arc::new(top), partial })
     }
 
-    /// The directory at `path`, names with slashes between them; the top one for an empty path.
-    pub(super) fn directory(&self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
-        if path.is_empty() {
-            return Ok(self.top.clone());
-        }
-        let mut rest = path;
-        let mut at: Option<OwnedFd> = None;
-        while !rest.is_empty() {
-            let cut = match rest.get(..STEP_MAX) {
-                None => rest.len(),
-                Some(head) => head.iter().rposition(|&b| b == b'/').ok_or(io::ErrorKind::InvalidFilename)?,
-            };
-            let from = at.as_ref().map_or(self.top.as_fd(), AsFd::as_fd);
-            at = Some(open_dir(from, &rest[..cut])?);
-            rest = rest[cut..].strip_prefix(b"/").unwrap_or(&rest[cut..]);
-        }
-        at.map(Arc::new).ok_or_else(|| io::ErrorKind::InvalidFilename.into())
+    /// The directory itself.
+    pub(super) fn top(&self) -> Arc<OwnedFd> {
+        self.top.clone()
     }
 
     /// A new unfinished file.
@@ -164,8 +147,6 @@ pub(super) fn clear(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::ffi::OsStrExt;
-
     use super::*;
 
     #[test]
@@ -184,42 +165,5 @@ mod tests {
         for name in [&b"..."[..], b" ", b"\x1b[31m", b"\xff", &[b'x'; 255]] {
             assert_eq!(check_name(name), Ok(()));
         }
-    }
-
-    #[test]
-    fn links_and_dots_do_not_lead_out() {
-        let outside = tempfile::tempdir().unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("in")).unwrap();
-        std::os::unix::fs::symlink(outside.path(), dir.path().join("link")).unwrap();
-        std::os::unix::fs::symlink("in", dir.path().join("inner")).unwrap();
-        let top = Beneath::open(dir.path()).unwrap();
-        top.directory(b"in").unwrap();
-        let absolute = outside.path().as_os_str().as_bytes();
-        for path in [&b"link"[..], b"inner", b"..", b"in/../..", absolute] {
-            assert!(top.directory(path).is_err(), "{}", path.escape_ascii());
-        }
-        let here = top.directory(b"").unwrap();
-        assert!(make_directory(here.as_fd(), b"link").is_err());
-        top.close();
-        assert!(!dir.path().join(PARTIAL).exists());
-    }
-
-    #[test]
-    fn long_paths_are_opened_in_steps() {
-        let dir = tempfile::tempdir().unwrap();
-        let top = Beneath::open(dir.path()).unwrap();
-        let name = [b'd'; 200];
-        let mut path = Vec::new();
-        for _ in 0..30 {
-            let parent = top.directory(&path).unwrap();
-            make_directory(parent.as_fd(), &name).unwrap();
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(&name);
-        }
-        assert!(path.len() > 4096);
-        top.directory(&path).unwrap();
     }
 }

@@ -12,7 +12,7 @@ use postread_fsimage::ext4::{ExtentKind, Inode};
 use postread_io::BlockStatus;
 
 use super::saved_file::{SavedError, SavedFile};
-use super::{Attributes, Extraction, split};
+use super::{Attributes, Extraction, last_name};
 use crate::commands::cat_image::{PlanError, plan_of};
 use crate::exit::Outcome;
 use crate::verity_target::outcome_of;
@@ -103,7 +103,7 @@ impl From {
 impl Extraction<'_> {
     /// Writes a file, and tells how that went.
     pub(super) fn file(&self, job: FileJob) {
-        let (_, name) = split(&job.path);
+        let name = last_name(&job.path);
         if job.attributes.is_there(job.dir.as_fd(), name, job.size) {
             self.shared().counts.already_there += 1;
             return;
@@ -127,8 +127,8 @@ impl Extraction<'_> {
         let file = self.top.begin(tag)?;
         file.set_len(size)?;
         self.copy(&path, &reading, size, &file)?;
-        self.attributes_put(&path, attributes.put(file.as_fd(), self.allowed));
-        self.top.finish(tag, dir.as_fd(), split(&path).1)?;
+        self.attributes_put(|| path.clone(), attributes.put(file.as_fd(), self.allowed));
+        self.top.finish(tag, dir.as_fd(), last_name(&path))?;
         let mut shared = self.shared();
         shared.counts.files += 1;
         shared.counts.bytes += size;

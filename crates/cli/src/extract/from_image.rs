@@ -4,7 +4,8 @@ use postread::image::{Image, ImageError};
 use postread_fsimage::ext4::{FileType, Inode};
 
 use super::attributes::Attributes;
-use super::{Feed, file_job};
+use super::directories::{DirId, TOP};
+use super::{At, Feed, file_job, last_name};
 use crate::image::{locked, outcome_of};
 
 /// The attributes of an inode; extended ones that can't be read are told.
@@ -21,9 +22,9 @@ fn attributes(feed: &Feed<'_>, image: &Image, inode: &Inode, path: &[u8]) -> Att
 /// under its own name.
 pub(crate) fn walk(feed: &mut Feed<'_>, image: &Image, inode: Inode, path: &[u8]) {
     if !inode.is_dir() {
-        let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path).to_vec();
-        if feed.name_is_fine(&name, &name) {
-            one(feed, image, inode, &name, path.to_vec());
+        let at = At { dir: TOP, path: last_name(path) };
+        if feed.name_is_fine(at, at.path) {
+            one(feed, image, inode, at, path.to_vec());
         }
         return;
     }
@@ -32,6 +33,8 @@ pub(crate) fn walk(feed: &mut Feed<'_>, image: &Image, inode: Inode, path: &[u8]
         Ok(Some(error)) | Err(error) => return feed.failed(path, &error, outcome_of(&error)),
     }
     let mut walk = image.walk(inode.ino);
+    // The directories that the walk is in, and the lengths of their paths.
+    let mut within = vec![(0, TOP)];
     while let Some(visit) = walk.next() {
         let inode = match (visit.inode, &visit.entry) {
             (Ok(inode), Some(_)) => inode,
@@ -44,37 +47,46 @@ pub(crate) fn walk(feed: &mut Feed<'_>, image: &Image, inode: Inode, path: &[u8]
         let name = visit.entry.map(|entry| entry.name).unwrap_or_default();
         let is_dir = inode.is_dir();
         let whole = [path, b"/", &visit.path].concat();
-        if !feed.name_is_fine(&visit.path, &name) || !one(feed, image, inode, &visit.path, whole) && is_dir {
-            walk.skip_dir();
+        // The name itself may hold slashes: then it is refused.
+        let above = visit.path.len().saturating_sub(name.len() + 1);
+        within.truncate(within.partition_point(|(len, _)| *len <= above).max(1));
+        let (_, dir) = within.last().copied().unwrap_or((0, TOP));
+        let at = At { dir, path: &visit.path };
+        let made = if feed.name_is_fine(at, &name) { one(feed, image, inode, at, whole) } else { None };
+        match made {
+            Some(dir) if is_dir => within.push((visit.path.len(), dir)),
+            None if is_dir => walk.skip_dir(),
+            _ => {}
         }
     }
 }
 
-/// One inode. False where a directory's contents can't be extracted.
-fn one(feed: &mut Feed<'_>, image: &Image, inode: Inode, path: &[u8], whole: Vec<u8>) -> bool {
+/// One inode. The directory that its entries go into, if it is one and can be.
+fn one(feed: &mut Feed<'_>, image: &Image, inode: Inode, at: At<'_>, whole: Vec<u8>) -> Option<DirId> {
+    let path = at.path;
     let attributes = attributes(feed, image, &inode, path);
     match inode.file_type {
         FileType::Directory => match locked(image, &inode) {
-            Ok(None) => return feed.directory(path, attributes),
+            Ok(None) => return feed.directory(at, attributes),
             Ok(Some(error)) | Err(error) => {
                 feed.failed(path, &error, outcome_of(&error));
-                return false;
+                return None;
             }
         },
-        _ if feed.is_another_name(path, inode.ino, inode.nlink) => {}
+        _ if feed.is_another_name(at, inode.ino, inode.nlink) => {}
         FileType::Regular => {
             let (ino, size) = (inode.ino, inode.size);
-            feed.file(path, ino, size, file_job::From::Inode { inode: Box::new(inode), path: whole }, attributes);
+            feed.file(at, ino, size, file_job::From::Inode { inode: Box::new(inode), path: whole }, attributes);
         }
         FileType::Symlink => match image.link_target(&inode) {
-            Ok(target) if !target.no_key => feed.symlink(path, &target.target, &attributes),
+            Ok(target) if !target.no_key => feed.symlink(at, &target.target, &attributes),
             Ok(_) => match locked(image, &inode) {
                 Ok(Some(error)) | Err(error) => feed.failed(path, &error, outcome_of(&error)),
                 Ok(None) => {}
             },
             Err(error) => feed.failed(path, &error, outcome_of(&error)),
         },
-        _ => feed.special(path, inode.mode, inode.device().unwrap_or((0, 0)), &attributes),
+        _ => feed.special(at, inode.mode, inode.device().unwrap_or((0, 0)), &attributes),
     }
-    true
+    None
 }

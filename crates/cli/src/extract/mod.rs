@@ -3,6 +3,7 @@
 mod attributes;
 mod beneath;
 pub(crate) mod ciphertext;
+mod directories;
 mod file_job;
 pub(crate) mod from_image;
 pub(crate) mod restore;
@@ -23,16 +24,25 @@ use serde::Serialize;
 
 use attributes::{Allowed, Attributes};
 use beneath::{Beneath, check_name};
+use directories::{DirId, Directories, Way};
 use file_job::FileJob;
 
 use crate::exit::{Failure, Outcome};
 use crate::image::Trusted;
+use crate::open_files;
 use crate::progress::Progress;
 use crate::report::{ListReport, Name};
 use crate::text::{bytes_for_stderr, complain, name_for_stderr, output_failed_after};
 
-/// Files found and not yet taken by a thread.
+/// The longest path that is made, in bytes. What waits for a thread has one.
+const PATH_MAX: usize = 1 << 20;
+/// The most files found and not yet taken by a thread.
 const WAITING: usize = 64;
+/// Files that one that waits keeps open: its directory, and its ciphertext twice. One that is written is one more.
+const OPEN_WAITING: usize = 3;
+/// Files open besides: standard streams, the image, what the engine measures with; and some for each CPU.
+const OPEN_ELSE: usize = 32;
+const OPEN_A_CPU: usize = 4;
 
 /// How to extract.
 pub(crate) struct Settings<'a> {
@@ -82,8 +92,10 @@ struct Shared {
 
 /// A hard link that waits for its file.
 struct HardLink {
-    path: Vec<u8>,
-    first: Vec<u8>,
+    dir: DirId,
+    name: Box<[u8]>,
+    /// The directory and the name of the file.
+    first: (DirId, Box<[u8]>),
 }
 
 /// A tree being put down.
@@ -100,23 +112,33 @@ pub(crate) struct Feed<'a> {
     extraction: &'a Extraction<'a>,
     /// To the threads that write files; none where the system gave none.
     sender: Option<SyncSender<FileJob>>,
-    directories: Vec<(Vec<u8>, Attributes)>,
-    /// The first path of each inode of several names.
-    first: HashMap<u32, Vec<u8>>,
+    directories: Directories,
+    way: Way,
+    /// The first name of each inode of several names.
+    first: HashMap<u32, (DirId, Box<[u8]>)>,
     links: Vec<HardLink>,
-    /// Hashes of the paths that came before: a second entry of the same name is the image's fault, and would be told
+    /// Hashes of the names that came before, with their directories: a second entry of the same name is the image's fault, and would be told
     /// as one of the directory's.
     names: HashSet<u64>,
     hasher: RandomState,
-    parent: Option<(Vec<u8>, Arc<OwnedFd>)>,
 }
 
-/// A path's directory and name.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|&b| b == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
-        None => (b"", path),
+/// A name that is to be made, and the directory that it is made in; the path from the top is for messages.
+#[derive(Clone, Copy)]
+struct At<'p> {
+    dir: DirId,
+    path: &'p [u8],
+}
+
+impl<'p> At<'p> {
+    fn name(&self) -> &'p [u8] {
+        last_name(self.path)
     }
+}
+
+/// A path's last name.
+fn last_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|&b| b == b'/').next().unwrap_or(path)
 }
 
 impl<'a> Extraction<'a> {
@@ -143,8 +165,13 @@ impl<'a> Extraction<'a> {
     /// Lets `walk` find what there is, with threads that write files meanwhile; then the links, then the directories'
     /// attributes.
     pub(crate) fn run(self, walk: impl FnOnce(&mut Feed<'_>)) -> Result<(Outcome, Counts), Failure> {
+        let limit = open_files::raise_limit();
+        let waiting = WAITING.min(limit / 16);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let reserved = directories::OPEN_MAX + waiting * OPEN_WAITING + OPEN_ELSE + cpus * OPEN_A_CPU;
+        let threads = open_files::threads(self.settings.threads, limit, reserved, OPEN_WAITING + 1);
         let (links, directories) = std::thread::scope(|scope| {
-            let (sender, receiver) = sync_channel::<FileJob>(WAITING);
+            let (sender, receiver) = sync_channel::<FileJob>(waiting);
             let receiver = Arc::new(Mutex::new(receiver));
             let start = |_: &usize| {
                 let (receiver, this) = (receiver.clone(), &self);
@@ -158,31 +185,35 @@ impl<'a> Extraction<'a> {
                 thread.is_ok()
             };
             // Where the system gives fewer threads they do it all, and where it gives none, this one does.
-            let alone = (0..self.settings.threads.max(1)).take_while(start).count() == 0;
+            let alone = (0..threads).take_while(start).count() == 0;
             drop(receiver);
             let mut feed = Feed {
                 extraction: &self,
                 sender: (!alone).then_some(sender),
-                directories: Vec::new(),
+                directories: Directories::new(),
+                way: Way::new(self.top.top()),
                 first: HashMap::new(),
                 links: Vec::new(),
                 names: HashSet::new(),
                 hasher: RandomState::new(),
-                parent: None,
             };
             walk(&mut feed);
             (feed.links, feed.directories)
         });
+        let mut ways = [Way::new(self.top.top()), Way::new(self.top.top())];
         for link in &links {
-            match self.hard_link(link) {
+            match self.hard_link(link, &directories, &mut ways) {
                 Ok(()) => self.shared().counts.others += 1,
-                Err(error) => self.failed(&link.path, &error, Outcome::Environment),
+                Err(error) => {
+                    self.failed(&directories.path(link.dir, &link.name), &error, Outcome::Environment);
+                }
             }
         }
         // What is within changes a directory's time, and its mode may forbid to write there.
-        for (path, attributes) in directories.iter().rev() {
-            let put = attributes::put_on_directory(&self.top, path, attributes, self.allowed);
-            self.attributes_put(path, put);
+        let [mut way, _] = ways;
+        for (dir, attributes) in directories.last_first() {
+            let put = way.open(&directories, dir).and_then(|fd| attributes.put(fd.as_fd(), self.allowed));
+            self.attributes_put(|| directories.path_of(dir), put);
         }
         self.end()
     }
@@ -206,21 +237,24 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    fn attributes_put(&self, path: &[u8], put: io::Result<Vec<Vec<u8>>>) {
+    fn attributes_put(&self, path: impl FnOnce() -> Vec<u8>, put: io::Result<Vec<Vec<u8>>>) {
         match put {
             Ok(left_out) => self.shared().left_out.extend(left_out),
-            Err(error) => self.failed(path, &format_args!("its attributes: {error}"), Outcome::Environment),
+            Err(error) => self.failed(&path(), &format_args!("its attributes: {error}"), Outcome::Environment),
         }
     }
 
-    fn hard_link(&self, link: &HardLink) -> io::Result<()> {
-        let (from_dir, from_name) = split(&link.first);
-        let (to_dir, to_name) = split(&link.path);
-        let (from_dir, to_dir) = (self.top.directory(from_dir)?, self.top.directory(to_dir)?);
+    fn hard_link(&self, link: &HardLink, directories: &Directories, ways: &mut [Way; 2]) -> io::Result<()> {
+        let HardLink { dir, name: to_name, first: (first, from_name) } = link;
+        let (from_name, to_name) = (&**from_name, &**to_name);
+        let (from_dir, to_dir) = (ways[0].open(directories, *first)?, ways[1].open(directories, *dir)?);
         let wanted = beneath::stat(from_dir.as_fd(), from_name)?.ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::NotFound,
-                format!("the file of the same inode, {}, was not extracted", link.first.escape_ascii()),
+                format!(
+                    "the file of the same inode, {}, was not extracted",
+                    directories.path(*first, from_name).escape_ascii()
+                ),
             )
         })?;
         if let Some(found) = beneath::stat(to_dir.as_fd(), to_name)?
@@ -256,82 +290,70 @@ impl Feed<'_> {
         self.extraction.failed(path, error, outcome);
     }
 
-    /// Whether the last name of `path` may be made; told where not.
-    fn name_is_fine(&mut self, path: &[u8], name: &[u8]) -> bool {
-        let outcome = check_name(name).map_err(|bad| bad.to_string()).and_then(|()| match path {
+    /// Whether a name may be made; told where not.
+    fn name_is_fine(&mut self, at: At<'_>, name: &[u8]) -> bool {
+        let outcome = check_name(name).map_err(|bad| bad.to_string()).and_then(|()| match at.path {
             path if path == beneath::PARTIAL.as_bytes() => Err("refused: unfinished files lie there".to_owned()),
-            path if !self.names.insert(self.hasher.hash_one(path)) => {
+            path if path.len() > PATH_MAX => Err(format!("refused: a path of {} bytes", path.len())),
+            _ if !self.names.insert(self.hasher.hash_one((at.dir, name))) => {
                 Err("refused: its directory has a second entry of this name".to_owned())
             }
             _ => Ok(()),
         });
-        outcome.inspect_err(|why| self.failed(path, why, Outcome::Usage)).is_ok()
+        outcome.inspect_err(|why| self.failed(at.path, why, Outcome::Usage)).is_ok()
     }
 
-    fn parent(&mut self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
-        let (dir, _) = split(path);
-        if let Some((last, fd)) = &self.parent
-            && last == dir
-        {
-            return Ok(fd.clone());
-        }
-        // A walk goes down step by step: long paths are not looked up from the top each time.
-        let fd = match &self.parent {
-            Some((last, fd)) if !last.is_empty() && split(dir).0 == last => {
-                Arc::new(beneath::open_dir(fd.as_fd(), split(dir).1)?)
-            }
-            _ => self.extraction.top.directory(dir)?,
-        };
-        self.parent = Some((dir.to_vec(), fd.clone()));
-        Ok(fd)
+    fn parent(&mut self, at: At<'_>) -> io::Result<Arc<OwnedFd>> {
+        self.way.open(&self.directories, at.dir)
     }
 
-    /// A directory. False where it could not be made, so that nothing within it can be.
-    fn directory(&mut self, path: &[u8], attributes: Attributes) -> bool {
-        let made = self.parent(path).and_then(|dir| {
-            beneath::make_directory(dir.as_fd(), split(path).1)?;
+    /// A directory. None where it could not be made, so that nothing within it can be.
+    fn directory(&mut self, at: At<'_>, attributes: Attributes) -> Option<DirId> {
+        let made = self.parent(at).and_then(|dir| {
+            beneath::make_directory(dir.as_fd(), at.name())?;
             // An earlier run may have left it without the right to write.
-            let own = beneath::open_dir(dir.as_fd(), split(path).1)?;
+            let own = beneath::open_dir(dir.as_fd(), at.name())?;
             Ok(rustix::fs::fchmod(&own, rustix::fs::Mode::RWXU)?)
         });
         if let Err(error) = made {
-            self.failed(path, &error, Outcome::Environment);
-            return false;
+            self.failed(at.path, &error, Outcome::Environment);
+            return None;
         }
-        self.extraction.shared().counts.directories += 1;
-        self.directories.push((path.to_vec(), attributes));
-        true
+        let id = self.directories.add(at.dir, at.name(), attributes);
+        match id {
+            Some(_) => self.extraction.shared().counts.directories += 1,
+            None => self.failed(at.path, &"refused: there are too many directories", Outcome::Usage),
+        }
+        id
     }
 
     /// A symbolic link.
-    fn symlink(&mut self, path: &[u8], target: &[u8], attributes: &Attributes) {
+    fn symlink(&mut self, at: At<'_>, target: &[u8], attributes: &Attributes) {
         if target.is_empty() || target.contains(&0) {
-            return self.failed(path, &"refused: its target is empty or holds a NUL", Outcome::Usage);
+            return self.failed(at.path, &"refused: its target is empty or holds a NUL", Outcome::Usage);
         }
-        let (_, name) = split(path);
-        let made = self.parent(path).and_then(|dir| {
-            beneath::clear(dir.as_fd(), name)?;
-            rustix::fs::symlinkat(target, &dir, name)?;
-            attributes.put_at(dir.as_fd(), name, true, self.extraction.allowed)
+        let made = self.parent(at).and_then(|dir| {
+            beneath::clear(dir.as_fd(), at.name())?;
+            rustix::fs::symlinkat(target, &dir, at.name())?;
+            attributes.put_at(dir.as_fd(), at.name(), true, self.extraction.allowed)
         });
-        self.made(path, made);
+        self.made(at.path, made);
     }
 
     /// A pipe, a socket, or (with the privilege) a device.
-    fn special(&mut self, path: &[u8], mode: u16, device: (u32, u32), attributes: &Attributes) {
+    fn special(&mut self, at: At<'_>, mode: u16, device: (u32, u32), attributes: &Attributes) {
         let kind = rustix::fs::FileType::from_raw_mode(mode.into());
         let is_device = matches!(kind, rustix::fs::FileType::CharacterDevice | rustix::fs::FileType::BlockDevice);
         if is_device && !self.extraction.allowed.privileged {
-            return self.failed(path, &"a device node is only made with --privileged", Outcome::Good);
+            return self.failed(at.path, &"a device node is only made with --privileged", Outcome::Good);
         }
-        let (_, name) = split(path);
-        let made = self.parent(path).and_then(|dir| {
-            beneath::clear(dir.as_fd(), name)?;
+        let made = self.parent(at).and_then(|dir| {
+            beneath::clear(dir.as_fd(), at.name())?;
             let number = rustix::fs::makedev(device.0, device.1);
-            rustix::fs::mknodat(&dir, name, kind, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR, number)?;
-            attributes.put_at(dir.as_fd(), name, false, self.extraction.allowed)
+            rustix::fs::mknodat(&dir, at.name(), kind, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR, number)?;
+            attributes.put_at(dir.as_fd(), at.name(), false, self.extraction.allowed)
         });
-        self.made(path, made);
+        self.made(at.path, made);
     }
 
     fn made(&self, path: &[u8], made: io::Result<()>) {
@@ -342,30 +364,30 @@ impl Feed<'_> {
     }
 
     /// Whether this is another name of an inode that came before; it is then linked at the end.
-    fn is_another_name(&mut self, path: &[u8], ino: u32, names: u16) -> bool {
+    fn is_another_name(&mut self, at: At<'_>, ino: u32, names: u16) -> bool {
         if names < 2 {
             return false;
         }
         if let Some(first) = self.first.get(&ino) {
-            self.links.push(HardLink { path: path.to_vec(), first: first.clone() });
+            self.links.push(HardLink { dir: at.dir, name: at.name().into(), first: first.clone() });
             return true;
         }
-        self.first.insert(ino, path.to_vec());
+        self.first.insert(ino, (at.dir, at.name().into()));
         false
     }
 
     /// A regular file, written by one of the threads, or here if there is none.
-    fn file(&mut self, path: &[u8], ino: u32, size: u64, from: file_job::From, attributes: Attributes) {
-        match self.parent(path) {
+    fn file(&mut self, at: At<'_>, ino: u32, size: u64, from: file_job::From, attributes: Attributes) {
+        match self.parent(at) {
             Ok(dir) => {
-                let job = FileJob { path: path.to_vec(), dir, ino, size, from, attributes };
+                let job = FileJob { path: at.path.to_vec(), dir, ino, size, from, attributes };
                 match &self.sender {
                     // The threads live as long as this end does.
                     Some(sender) => drop(sender.send(job)),
                     None => self.extraction.file(job),
                 }
             }
-            Err(error) => self.failed(path, &error, Outcome::Environment),
+            Err(error) => self.failed(at.path, &error, Outcome::Environment),
         }
     }
 }

@@ -14,19 +14,17 @@ use postread_fsimage::ext4::Timestamp;
 use postread_io::{PreadConfig, PreadOptions, PreadPool};
 
 use super::ciphertext::{DATA, MANIFEST, line_name};
+use super::directories::{DirId, TOP};
 use super::saved_file::SavedFile;
-use super::{Attributes, Feed, file_job};
+use super::{At, Attributes, Feed, file_job};
 use crate::digest_files::{FileError, open_regular};
 use crate::exit::{Failure, Outcome};
 use crate::text::name_for_stderr;
 
-/// The longest path that is made.
-const PATH_MAX: usize = 64 << 10;
-
 /// A directory that was met.
 struct Directory {
-    /// From the top; none where it could not be made.
-    path: Option<Vec<u8>>,
+    /// None where it could not be made.
+    made: Option<DirId>,
     ino: u32,
     context: Option<Context>,
 }
@@ -44,8 +42,8 @@ pub(crate) struct Saved<'a> {
     pool: PreadPool,
 }
 
-/// A path from the top, and its last name.
-type Place = (Vec<u8>, Vec<u8>);
+/// A directory, a path from the top, and its last name.
+type Place = (DirId, Vec<u8>, Vec<u8>);
 
 /// Why an entry is not restored.
 #[derive(Debug)]
@@ -71,7 +69,7 @@ impl<'a> Saved<'a> {
         let wrong = |what: String| Failure::usage(format!("{}: {what}", line_name(&path, 1)));
         let header = Header::parse(&line).map_err(|error| wrong(error.to_string()))?;
         let context = context_of(header.root_context.as_ref()).map_err(|trouble| wrong(trouble.1))?;
-        let root = Directory { path: Some(Vec::new()), ino: header.root, context };
+        let root = Directory { made: Some(TOP), ino: header.root, context };
         Ok(Self {
             dir,
             keys,
@@ -123,12 +121,12 @@ impl<'a> Saved<'a> {
     }
 
     /// A name in a directory, decrypted; its path from the top. None where the directory itself was not restored.
-    fn path(&mut self, entry: &Entry) -> Result<Option<Place>, Trouble> {
+    fn path(&mut self, feed: &Feed<'_>, entry: &Entry) -> Result<Option<Place>, Trouble> {
         let what = || malformed(format!("inode {} lies in a directory that was not before", entry.inode));
         let dir = self.directories.get(&entry.directory).ok_or_else(what)?;
-        let Some(above) = &dir.path else { return Ok(None) };
+        let Some(above) = dir.made else { return Ok(None) };
         let raw = &entry.raw_name;
-        let (ino, context, mut path) = (dir.ino, dir.context, above.clone());
+        let (ino, context) = (dir.ino, dir.context);
         let name = match context {
             None => raw.clone(),
             Some(context) => {
@@ -137,7 +135,7 @@ impl<'a> Saved<'a> {
                         Ok(key) => self.names = Some((ino, key)),
                         Err(trouble) => {
                             // Told once: all that is in there lacks the same key.
-                            self.directories.entry(ino).and_modify(|dir| dir.path = None);
+                            self.directories.entry(ino).and_modify(|dir| dir.made = None);
                             return Err(trouble);
                         }
                     }
@@ -146,29 +144,23 @@ impl<'a> Saved<'a> {
                 key.decrypt_name(raw).map_err(malformed)?
             }
         };
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(&name);
-        if path.len() > PATH_MAX {
-            return Err(malformed(format!("a path of {} bytes", path.len())));
-        }
-        Ok(Some((path, name)))
+        Ok(Some((above, feed.directories.path(above, &name), name)))
     }
 
     fn entry(&mut self, feed: &mut Feed<'_>, entry: Entry) -> Result<(), Trouble> {
         let ino = entry.inode;
         let context = context_of(entry.context.as_ref())?;
-        let found = self.path(&entry);
+        let found = self.path(feed, &entry);
         if entry.kind == Kind::Directory {
             if self.directories.contains_key(&ino) {
                 return Err(malformed(format!("directory {ino} is there twice")));
             }
-            let place = Directory { path: None, ino, context };
+            let place = Directory { made: None, ino, context };
             self.directories.insert(ino, place);
         }
-        let Some((path, name)) = found? else { return Ok(()) };
-        if !feed.name_is_fine(&path, &name) {
+        let Some((dir, path, name)) = found? else { return Ok(()) };
+        let at = At { dir, path: &path };
+        if !feed.name_is_fine(at, &name) {
             return Ok(());
         }
         let attributes = attributes(&entry);
@@ -178,26 +170,25 @@ impl<'a> Saved<'a> {
                 if let Some(context) = &context {
                     self.master(ino, context)?;
                 }
-                if feed.directory(&path, attributes)
-                    && let Some(place) = self.directories.get_mut(&ino)
-                {
-                    place.path = Some(path);
+                let made = feed.directory(at, attributes);
+                if let Some(place) = self.directories.get_mut(&ino) {
+                    place.made = made;
                 }
             }
-            _ if feed.is_another_name(&path, ino, entry.links) => {}
+            _ if feed.is_another_name(at, ino, entry.links) => {}
             Kind::Link => {
                 let context = context.ok_or_else(|| malformed("a link without a context"))?;
                 let stored = entry.target.as_deref().ok_or_else(|| malformed("a link without a target"))?;
                 let key = self.name_key(ino, &context)?;
                 let target = key.decrypt_symlink(stored).map_err(malformed)?;
-                feed.symlink(&path, &target, &attributes);
+                feed.symlink(at, &target, &attributes);
             }
             Kind::File => {
                 let context = context.ok_or_else(|| malformed("a file without a context"))?;
                 let key = ContentsKey::derive(self.master(ino, &context)?, &context, &self.facts(ino))
                     .map_err(|error| Trouble(Outcome::Key, format!("inode {ino}: {error}")))?;
                 let from = self.contents(&entry, key)?;
-                feed.file(&path, ino, entry.size, from, attributes);
+                feed.file(at, ino, entry.size, from, attributes);
             }
         }
         Ok(())

@@ -170,3 +170,25 @@ fn an_ordinary_user_extracts() {
         assert_eq!(fs::metadata(dir.path().join("out/f1")).unwrap().uid(), 65534);
     }
 }
+
+/// As many jobs as may be asked for, and few files that may be open: fewer threads, and no file fails.
+#[test]
+fn many_jobs_and_few_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
+    // A soft limit below the hard one is raised; the hard one is kept.
+    for limit in ["ulimit -n 40", "ulimit -n 64", "ulimit -S -n 32", "true"] {
+        for from in [&format!("{image} /enc"), "--from-ciphertext saved"] {
+            let script = format!("{limit}; exec \"$0\" extract {from} -C out --jobs=1024 --key {key}");
+            let output = std::process::Command::new("bash")
+                .current_dir(&dir)
+                .args(["-c", &script, env!("CARGO_BIN_EXE_postread")])
+                .output()
+                .unwrap();
+            expect(&output, 0);
+            assert_eq!(manifest(&dir.path().join("out")), text_of("tree.manifest"), "{script}");
+            fs::remove_dir_all(dir.path().join("out")).unwrap();
+        }
+    }
+}

@@ -191,3 +191,56 @@ fn damaged_images_end_with_an_error() {
         }
     }
 }
+
+/// Directories within directories, far deeper than a path may be long for the kernel, and wide beside that: all of it
+/// is put down, by few open files, and also out of saved ciphertext.
+#[test]
+fn thousands_of_directories_one_in_the_other() {
+    const DEEP: usize = 1500;
+    let dir = tempfile::tempdir().unwrap();
+    let (Some(mke2fs), Some(debugfs)) =
+        (postread_tests::require_tool("mke2fs"), postread_tests::require_tool("debugfs"))
+    else {
+        return;
+    };
+    let mut command = Command::new(mke2fs);
+    let features = "^has_journal,^metadata_csum";
+    command
+        .current_dir(&dir)
+        .args(["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "4000", "-O", features, "image", "32M"]);
+    postread_tests::run(&mut command);
+    let mut script = String::new();
+    for level in 0..DEEP {
+        // Before and behind the next level, in the order of the directory.
+        script += &format!(
+            "mkdir deep\nsymlink b level-{level}\nset_inode_field deep mode 040500\nset_inode_field deep mtime 86400\ncd deep\n"
+        );
+    }
+    fs::write(dir.path().join("script"), script).unwrap();
+    let mut command = Command::new(debugfs);
+    postread_tests::run(command.current_dir(&dir).args(["-w", "-f", "script", "image"]));
+    let program = env!("CARGO_BIN_EXE_postread");
+    let limited = |args: &str| {
+        let script = format!("ulimit -n 128; exec \"$0\" {args}");
+        Command::new("bash").current_dir(&dir).args(["-c", &script, program]).output().unwrap()
+    };
+    for args in [
+        "extract image -C out --jobs=1024",
+        "extract --ciphertext image -C saved",
+        "extract --from-ciphertext saved -C again",
+    ] {
+        // lost+found is one more.
+        let text = expect(&limited(args), 0);
+        assert!(text.contains(&format!(" {} directories", DEEP + 1)), "{args}: {text}");
+    }
+    for (tree, links) in [("out", DEEP), ("again", 0)] {
+        let script = "find \"$0\" -mindepth 1 -type d -perm 0500 ! -newermt '1970-01-02 00:00:01 UTC' | wc -l; find \"$0\" -type l -name b | wc -l";
+        let output = Command::new("bash").current_dir(&dir).args(["-c", script, tree]).output().unwrap();
+        let text = expect(&output, 0);
+        let counts: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
+        // lost+found is not one of them.
+        assert_eq!(counts, [DEEP, links], "{tree}");
+    }
+    // What goes when the test ends is removed name by name.
+    postread_tests::run(Command::new("bash").current_dir(&dir).args(["-c", "chmod -R u+w out again; rm -r out again"]));
+}

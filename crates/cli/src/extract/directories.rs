@@ -1,0 +1,262 @@
+//! The directories being put down, as a tree of names, and the open ones on the way to where work goes on.
+//!
+//! A path is kept a name at a time, so that thousands of nested directories take the memory of their names; and a
+//! directory is opened from one that is open already, so that they take the time of their number. Few stay open however
+//! deep the way is: all of the last levels, fewer and fewer of those above.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::Attributes;
+use super::beneath::open_dir;
+
+/// Of the last `SPACING` levels each directory stays open, of the last `SPACING` squared every `SPACING`th, and so on.
+const SPACING: usize = 16;
+/// How many times the spacing widens: 16 levels, 256, 4096; above, each 4096th stays.
+const WIDENINGS: u32 = 3;
+/// Longest path given to one call; longer ways are opened in steps.
+const STEP_MAX: usize = 2048;
+
+/// The most directories that a way of a few thousand levels keeps open, some of which it is about to close.
+pub(super) const OPEN_MAX: usize = 64;
+
+/// A directory of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DirId(u32);
+
+/// The directory that all is made in.
+pub(super) const TOP: DirId = DirId(0);
+
+#[derive(Debug)]
+struct Node {
+    above: DirId,
+    level: usize,
+    name: Box<[u8]>,
+    /// None of the top directory's.
+    attributes: Option<Attributes>,
+}
+
+/// The tree.
+#[derive(Debug)]
+pub(super) struct Directories {
+    nodes: Vec<Node>,
+}
+
+impl Directories {
+    pub(super) fn new() -> Self {
+        Self { nodes: vec![Node { above: TOP, level: 0, name: Box::default(), attributes: None }] }
+    }
+
+    /// One more directory. None where there are more than any file system has.
+    pub(super) fn add(&mut self, above: DirId, name: &[u8], attributes: Attributes) -> Option<DirId> {
+        let id = DirId(u32::try_from(self.nodes.len()).ok()?);
+        let level = self.node(above).level + 1;
+        self.nodes.push(Node { above, level, name: name.into(), attributes: Some(attributes) });
+        Some(id)
+    }
+
+    fn node(&self, id: DirId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    /// The path of a name in a directory, from the top one.
+    pub(super) fn path(&self, mut dir: DirId, name: &[u8]) -> Vec<u8> {
+        let mut names = vec![name];
+        while dir != TOP {
+            let node = self.node(dir);
+            names.push(&node.name);
+            dir = node.above;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    /// All but the top one with what is to be put on them, those that were added last first: each before the one that
+    /// it is in.
+    pub(super) fn last_first(&self) -> impl Iterator<Item = (DirId, &Attributes)> {
+        let all = (0..self.nodes.len()).rev();
+        all.filter_map(|at| Some((DirId(at as u32), self.nodes[at].attributes.as_ref()?)))
+    }
+
+    /// A directory's own path.
+    pub(super) fn path_of(&self, dir: DirId) -> Vec<u8> {
+        let node = self.node(dir);
+        if dir == TOP { Vec::new() } else { self.path(node.above, &node.name) }
+    }
+}
+
+/// The way from the top directory to the one where work goes on.
+#[derive(Debug)]
+pub(super) struct Way {
+    /// The directories on it, from the top one.
+    ids: Vec<DirId>,
+    /// Those of them that are open, by level.
+    open: BTreeMap<usize, Arc<OwnedFd>>,
+    /// Directories that were opened.
+    #[cfg(test)]
+    opened: usize,
+}
+
+/// Whether the directory at a level of a way stays open while the way ends at `last`.
+fn stays(level: usize, last: usize) -> bool {
+    let mut spacing = 1;
+    for _ in 0..WIDENINGS {
+        if level.is_multiple_of(spacing) && last - level < spacing * SPACING {
+            return true;
+        }
+        spacing *= SPACING;
+    }
+    level.is_multiple_of(spacing)
+}
+
+impl Way {
+    pub(super) fn new(top: Arc<OwnedFd>) -> Self {
+        Self {
+            ids: vec![TOP],
+            open: BTreeMap::from([(0, top)]),
+            #[cfg(test)]
+            opened: 0,
+        }
+    }
+
+    /// Opens a directory, beneath the top one and without following links.
+    pub(super) fn open(&mut self, all: &Directories, dir: DirId) -> io::Result<Arc<OwnedFd>> {
+        let mut down = Vec::new();
+        let mut at = dir;
+        while self.ids.get(all.node(at).level) != Some(&at) {
+            down.push(at);
+            at = all.node(at).above;
+        }
+        let shared = all.node(at).level;
+        self.ids.truncate(shared + 1);
+        self.open.split_off(&(shared + 1));
+        self.ids.extend(down.into_iter().rev());
+        let last = self.ids.len() - 1;
+        // The top one is always there.
+        let (mut level, mut fd) = self
+            .open
+            .last_key_value()
+            .map(|(&level, fd)| (level, fd.clone()))
+            .unwrap_or_else(|| unreachable!("the top directory is never closed"));
+        while level < last {
+            let mut path = Vec::new();
+            loop {
+                level += 1;
+                path.extend_from_slice(&all.node(self.ids[level]).name);
+                let next = self.ids.get(level + 1).map_or(0, |&next| all.node(next).name.len());
+                if stays(level, last) || path.len() + 1 + next > STEP_MAX {
+                    break;
+                }
+                path.push(b'/');
+            }
+            fd = Arc::new(open_dir(fd.as_fd(), &path)?);
+            #[cfg(test)]
+            {
+                self.opened += path.split(|&b| b == b'/').count();
+            }
+            if stays(level, last) {
+                self.open.insert(level, fd.clone());
+            }
+        }
+        if self.open.len() > OPEN_MAX + last / SPACING.pow(WIDENINGS) {
+            self.open.retain(|&level, _| stays(level, last));
+        }
+        Ok(fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use postread_fsimage::ext4::Timestamp;
+
+    use super::super::beneath::{Beneath, make_directory};
+    use super::*;
+
+    fn nothing() -> Attributes {
+        let time = Timestamp { seconds: 0, nanoseconds: 0 };
+        Attributes { mode: 0o755, uid: 0, gid: 0, atime: time, mtime: time, xattrs: Vec::new() }
+    }
+
+    fn top(dir: &Path) -> (Beneath, Directories, Way) {
+        let top = Beneath::open(dir).unwrap();
+        let way = Way::new(top.top());
+        (top, Directories::new(), way)
+    }
+
+    fn inode(fd: &OwnedFd) -> u64 {
+        rustix::fs::fstat(fd).unwrap().st_ino
+    }
+
+    #[test]
+    fn links_and_dots_do_not_lead_out() {
+        let outside = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("in")).unwrap();
+        symlink(outside.path(), dir.path().join("link")).unwrap();
+        symlink("in", dir.path().join("inner")).unwrap();
+        let (top, mut all, mut way) = top(dir.path());
+        let inner = all.add(TOP, b"in", nothing()).unwrap();
+        way.open(&all, inner).unwrap();
+        let absolute = outside.path().as_os_str().as_bytes();
+        for name in [&b"link"[..], b"inner", b"..", b"in/../..", absolute] {
+            for above in [TOP, inner] {
+                let bad = all.add(above, name, nothing()).unwrap();
+                assert!(way.open(&all, bad).is_err(), "{}", name.escape_ascii());
+            }
+        }
+        // And after all that the way is what it was.
+        way.open(&all, inner).unwrap();
+        let here = way.open(&all, TOP).unwrap();
+        assert!(make_directory(here.as_fd(), b"link").is_err());
+        top.close();
+    }
+
+    /// Down 700 levels, up again with a look into a neighbour at each, and leaps: always the right one, few open.
+    #[test]
+    fn deep_ways() {
+        const DEEP: usize = 700;
+        let dir = tempfile::tempdir().unwrap();
+        let (top, mut all, mut way) = top(dir.path());
+        let mut ids = vec![(TOP, inode(&way.open(&all, TOP).unwrap()))];
+        let mut neighbours = Vec::new();
+        for level in 0..DEEP {
+            let (above, _) = ids[level];
+            let here = way.open(&all, above).unwrap();
+            // Some long names: a step has few of those.
+            let name = if level % 100 == 7 { vec![b'l'; 200] } else { b"d".to_vec() };
+            for name in [&name[..], b"n"] {
+                make_directory(here.as_fd(), name).unwrap();
+            }
+            let id = all.add(above, &name, nothing()).unwrap();
+            ids.push((id, inode(&way.open(&all, id).unwrap())));
+            neighbours.push(all.add(above, b"n", nothing()).unwrap());
+            assert!(way.open.len() <= OPEN_MAX + 1);
+        }
+        assert!(way.opened <= 4 * DEEP, "{}", way.opened);
+        way.opened = 0;
+        for level in (0..DEEP).rev() {
+            way.open(&all, neighbours[level]).unwrap();
+            assert_eq!(inode(&way.open(&all, ids[level].0).unwrap()), ids[level].1, "{level}");
+        }
+        // Both directories of each level, and those between that were closed.
+        assert!(way.opened <= 6 * DEEP, "{}", way.opened);
+        for leap in (0..200).map(|i| i * 7919 % DEEP) {
+            assert_eq!(inode(&way.open(&all, ids[leap].0).unwrap()), ids[leap].1, "{leap}");
+            way.open(&all, neighbours[DEEP - 1 - leap]).unwrap();
+        }
+        let path = all.path_of(ids[DEEP].0);
+        assert_eq!(path.split(|&b| b == b'/').count(), DEEP);
+        assert_eq!(all.path(ids[DEEP].0, b"x"), [&path[..], b"/x"].concat());
+        assert_eq!(all.last_first().count(), 2 * DEEP);
+        // Of a million levels as few as of these.
+        let open = (0..1_000_000).filter(|&level| stays(level, 999_999)).count();
+        assert!(open <= OPEN_MAX + 1_000_000 / 4096, "{open}");
+        top.close();
+    }
+}
