@@ -9,7 +9,7 @@ use postread_fsimage::ext4::Inode;
 use postread_verity::FileDigest;
 
 use crate::exit::{Failure, Outcome};
-use crate::image::{ImageArgs, Trusted, bytes_of, canonical, outcome_of, resolve};
+use crate::image::{ImageArgs, Trusted, bytes_of, outcome_of, resolve};
 use crate::text::bytes_for_stderr;
 
 /// What to read, and how it is named in messages.
@@ -26,7 +26,7 @@ pub(crate) fn open(
     digest: Option<FileDigest>,
 ) -> Result<ImageFile, Failure> {
     let image = args.open(target, true)?;
-    let (inode, path) = resolve(&image, &canonical(bytes_of(path)))?;
+    let (inode, path) = resolve(&image, bytes_of(path))?;
     let name = bytes_for_stderr(&path);
     let trusted = Trusted::load(None, digest)?;
     let plan = plan_of(&image, &inode, trusted.get(&path))

@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::exit::{CommandResult, Failure};
 use crate::extract::{Counts, Extraction, Settings, ciphertext, from_image, restore};
-use crate::image::{ImageArgs, Trusted, bytes_of, canonical, resolve};
+use crate::image::{ImageArgs, Trusted, bytes_of, resolve};
 use crate::progress::Progress;
 use crate::read_options::{ReadOptions, StatsReport, parse_jobs};
 use crate::report::{ListReport, write_report};
@@ -57,9 +57,9 @@ pub(crate) struct ExtractArgs {
 
 pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
     let progress = Progress::new(args.quiet);
-    let path = args.path.as_deref().map_or(Vec::new(), |path| canonical(bytes_of(path)));
+    let path = args.path.as_deref().map_or(&[][..], bytes_of);
     if args.ciphertext {
-        return save(args, &path, &progress);
+        return save(args, path, &progress);
     }
     let engine = args.read.engine()?;
     let trusted = Trusted::load(args.digests.as_deref(), None)?;
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
         }
         (Some(target), None) => {
             let image = args.image.open(target, true)?;
-            let (inode, path) = resolve(&image, &path)?;
+            let (inode, path) = resolve(&image, path)?;
             let extraction = Extraction::open(&settings, Some(&image), &args.directory, report(args)?)?;
             extraction.run(|feed| from_image::walk(feed, &image, inode, &path))?
         }
@@ -128,9 +128,13 @@ fn save(args: &ExtractArgs, path: &[u8], progress: &Progress) -> CommandResult {
     if args.json {
         write_report(out, "postread-ciphertext-1", &saved).map_err(|error| output_failed_after(outcome, error))?;
     } else if !args.quiet {
-        let ciphertext::Saved { files, bytes, directories, links, failed, .. } = saved;
+        let ciphertext::Saved { files, bytes, directories, links, failed, not_encrypted, .. } = saved;
+        let left = match not_encrypted {
+            0 => String::new(),
+            n => format!("; {n} files and links that are not encrypted were left out"),
+        };
         let failed = if failed > 0 { format!("; {failed} failed") } else { String::new() };
-        writeln!(out, "saved {files} files ({bytes} bytes), {directories} directories, {links} links{failed}")
+        writeln!(out, "saved {files} files ({bytes} bytes), {directories} directories, {links} links{left}{failed}")
             .map_err(|error| output_failed_after(outcome, error))?;
     }
     Ok(outcome)

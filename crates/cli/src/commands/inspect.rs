@@ -14,9 +14,7 @@ use serde::Serialize;
 
 use super::inspect_text;
 use crate::exit::{CommandResult, Outcome};
-use crate::image::{
-    ImageArgs, Layer, ToolMetadata, bytes_of, canonical, kind_name, look_into, outcome_of, resolve, time_string,
-};
+use crate::image::{ImageArgs, Layer, ToolMetadata, bytes_of, kind_name, look_into, outcome_of, resolve, time_string};
 use crate::report::{Name, write_report};
 use crate::text::{bytes_for_stderr, complain, output_failed};
 
@@ -103,6 +101,9 @@ pub(super) struct VerityReport {
     pub(super) signature_size: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
+    /// Whether the error is that a key is missing.
+    #[serde(skip)]
+    pub(super) locked: bool,
 }
 
 /// A protector in `/.fscrypt`.
@@ -153,7 +154,7 @@ pub(crate) fn run(args: &InspectArgs) -> CommandResult {
     }
     let (layers, image) = args.image.open_layers(&args.target, false)?;
     if let Some(path) = &args.path {
-        let (inode, path) = resolve(&image, &canonical(bytes_of(path)))?;
+        let (inode, path) = resolve(&image, bytes_of(path))?;
         let mut outcome = Outcome::Good;
         let report = inode_report(&image, &inode, &path, &mut outcome);
         write(args, out, &report, inspect_text::inode)?;
@@ -357,6 +358,7 @@ fn verity_report(image: &Image, inode: &Inode, path: &[u8]) -> (VerityReport, Re
         salt: None,
         signature_size: None,
         error: None,
+        locked: false,
     };
     match image.verity(inode) {
         Ok(Some(verity)) => {
@@ -370,6 +372,7 @@ fn verity_report(image: &Image, inode: &Inode, path: &[u8]) -> (VerityReport, Re
         Ok(None) => (report, Ok(())),
         Err(error) => {
             report.error = Some(error.to_string());
+            report.locked = outcome_of(&error) == Outcome::Key;
             (report, Err(error))
         }
     }

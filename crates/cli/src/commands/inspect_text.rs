@@ -6,6 +6,9 @@ use super::inspect::{ImageReport, InodeReport, PolicyReport, VerityReport};
 use crate::image::Layer;
 use crate::text::escape_controls;
 
+/// How many of many files alike are named.
+const EXAMPLES: usize = 3;
+
 fn shown(text: &str, terminal: bool) -> String {
     if terminal { escape_controls(text.as_bytes()) } else { text.to_owned() }
 }
@@ -50,8 +53,17 @@ pub(super) fn image(out: &mut dyn Write, report: &ImageReport, terminal: bool) -
         let policies = protector.policies.join(", ");
         writeln!(out, "protector {} ({}) {name:?}: unlocks {policies}", protector.descriptor, protector.source)?;
     }
-    for verity in &report.verity_files {
+    let (locked, shown): (Vec<_>, Vec<_>) = report.verity_files.iter().partition(|verity| verity.locked);
+    for verity in shown {
         write_verity(out, verity, terminal)?;
+    }
+    // A line each would be as many as there are files, and all alike.
+    if !locked.is_empty() {
+        let examples = locked.iter().take(EXAMPLES).map(|verity| verity.name.shown(terminal)).collect::<Vec<_>>();
+        let more = if locked.len() > EXAMPLES { ", ..." } else { "" };
+        let files = if locked.len() == 1 { "file" } else { "files" };
+        let why = "their digests need the keys that their policies name";
+        writeln!(out, "fs-verity, locked: {} {files} ({}{more}): {why}", locked.len(), examples.join(", "))?;
     }
     Ok(())
 }

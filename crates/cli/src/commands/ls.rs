@@ -11,9 +11,7 @@ use postread_fsimage::ext4::{FileType, Inode};
 use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{
-    ImageArgs, bytes_of, canonical, compare_paths, kind_name, mode_string, outcome_of, resolve, time_string,
-};
+use crate::image::{ImageArgs, bytes_of, compare_paths, kind_name, mode_string, outcome_of, resolve, time_string};
 use crate::report::{ListReport, Name};
 use crate::text::{bytes_for_stderr, complain, name_for_stderr, output_failed, write_name};
 
@@ -85,8 +83,7 @@ struct Listing<'a> {
 
 pub(crate) fn run(args: &LsArgs) -> CommandResult {
     let image = args.image.open(&args.target, false)?;
-    let path = args.path.as_deref().map_or(Vec::new(), |path| canonical(bytes_of(path)));
-    let (inode, path) = resolve(&image, &path)?;
+    let (inode, path) = resolve(&image, args.path.as_deref().map_or(&[][..], bytes_of))?;
     let stdout: Box<dyn Write> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
     let output = match args.json {
         true => Output::Json(ListReport::begin(stdout, "postread-ls-1").map_err(output_failed)?),
@@ -97,9 +94,6 @@ pub(crate) fn run(args: &LsArgs) -> CommandResult {
         Listing { args, image, output, terminal, outcome: Outcome::Good, fits: false, missing: Vec::new() };
     listing.meet(&inode);
     if !inode.is_dir() {
-        if args.path.as_ref().is_some_and(|path| bytes_of(path).ends_with(b"/")) {
-            return Err(Failure::usage(format!("{}: not a directory", bytes_for_stderr(&path))));
-        }
         let name = path.rsplit(|&b| b == b'/').next().unwrap_or(&path).to_vec();
         listing.show(&name, false, &inode)?;
     } else if args.recursive {

@@ -188,10 +188,10 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
     let image = args.image.open(&args.target.file, true)?;
     let (mut roots, mut missing) = (Vec::new(), Vec::new());
     for path in &args.paths {
-        let path = canonical(bytes_of(path));
-        match try_resolve(&image, &path) {
+        let path = bytes_of(path);
+        match try_resolve(&image, path) {
             Ok(root) => roots.push(root),
-            Err(failure) => missing.push((path, failure)),
+            Err(failure) => missing.push((canonical(path), failure)),
         }
     }
     if args.paths.is_empty() {

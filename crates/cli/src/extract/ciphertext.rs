@@ -35,6 +35,8 @@ pub(crate) struct Saved {
     pub(crate) directories: u64,
     pub(crate) links: u64,
     pub(crate) already_there: u64,
+    /// Files, links and others that are not encrypted, and so are left out.
+    pub(crate) not_encrypted: u64,
     pub(crate) failed: u64,
     pub(crate) exit_status: u8,
 }
@@ -122,7 +124,10 @@ impl Saver<'_> {
             FileType::Directory => Kind::Directory,
             FileType::Regular if inode.is_encrypted() => Kind::File,
             FileType::Symlink if inode.is_encrypted() => Kind::Link,
-            _ => return Ok(()),
+            _ => {
+                self.saved.not_encrypted += 1;
+                return Ok(());
+            }
         };
         let fs = self.image.fs();
         let context = fs.fscrypt_context(inode).map_err(image)?;

@@ -31,6 +31,8 @@ pub(super) enum SavedError {
     Length { path: PathBuf, wanted: u64, found: u64 },
     #[error("{}: its SHA-256 is {}, and not {}", name_for_stderr(.path), hex::encode(.found), hex::encode(.wanted))]
     Digest { path: PathBuf, wanted: [u8; 32], found: [u8; 32] },
+    #[error("{}: it is not there: what was saved is not whole", name_for_stderr(.path))]
+    Missing { path: PathBuf },
     #[error("{}: {error}", name_for_stderr(.path))]
     Open { path: PathBuf, error: FileError },
     #[error("{}: {error}", name_for_stderr(.path))]
@@ -41,6 +43,8 @@ impl SavedError {
     pub(super) fn outcome(&self) -> Outcome {
         match self {
             Self::Length { .. } | Self::Digest { .. } => Outcome::Integrity,
+            // A part of the input, as a line of the manifest is.
+            Self::Missing { .. } => Outcome::Usage,
             Self::Open { error, .. } => error.outcome(),
             Self::Read { .. } => Outcome::Environment,
         }
@@ -49,7 +53,12 @@ impl SavedError {
 
 impl SavedFile {
     pub(super) fn open(path: &Path, data: Vec<(u64, u64)>, sha256: [u8; 32]) -> Result<Self, SavedError> {
-        let of = |error| SavedError::Open { path: path.to_owned(), error };
+        let of = |error| match error {
+            FileError::Open(error) if error.kind() == io::ErrorKind::NotFound => {
+                SavedError::Missing { path: path.to_owned() }
+            }
+            error => SavedError::Open { path: path.to_owned(), error },
+        };
         let (file, metadata) = open_regular(path).map_err(of)?;
         Ok(Self { path: path.to_owned(), file, found: metadata.len(), data, sha256 })
     }

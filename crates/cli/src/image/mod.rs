@@ -62,11 +62,11 @@ impl ImageArgs {
     }
 }
 
-/// The inode that `path` names in the image, and the path as the image spells it: where case is folded, names that the
+/// The inode that `path` names in the image, as an argument gives it, and the path as the image spells it: where case is folded, names that the
 /// user spells otherwise are found, and digests are listed under the image's own.
 pub(crate) fn resolve(image: &Image, path: &[u8]) -> Result<(Inode, Vec<u8>), Failure> {
     try_resolve(image, path).map_err(|Failure { outcome, message }| {
-        Failure::new(outcome, format!("{}: {message}", crate::text::bytes_for_stderr(path)))
+        Failure::new(outcome, format!("{}: {message}", crate::text::bytes_for_stderr(&canonical(path))))
     })
 }
 

@@ -229,6 +229,58 @@ fn listings_are_sorted_and_links_have_their_targets_size() {
     }
     let slash = postread(dir.path(), &["ls", &image, "/enc/f65537/", "--key", &key]);
     assert_eq!(expect(&slash, 2), "");
-    assert!(stderr(&slash).contains("not a directory"), "{}", stderr(&slash));
+    assert!(stderr(&slash).contains("is no directory"), "{}", stderr(&slash));
     expect(&postread(dir.path(), &["ls", &image, "/enc/", "--key", &key]), 0);
+}
+
+/// As the kernel has it: what a slash stands behind is a directory. And `..` is explained, not looked for.
+#[test]
+fn slashes_and_parents_in_paths() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let run = |command: &str, path: &str| {
+        let out: &[&str] = if command == "extract" { &["-C", "out"] } else { &[] };
+        postread(dir.path(), &[&[command, &image, path, "--key", &key], out].concat())
+    };
+    for command in ["ls", "cat", "inspect", "extract", "verify"] {
+        for path in ["/enc/f100/", "/enc/f100//", "/enc/f100/.", "/enc/f100/./"] {
+            let output = run(command, path);
+            expect(&output, 2);
+            let told = stderr(&output);
+            assert!(
+                told.contains("/enc/f100: inode ") && told.contains(" is no directory"),
+                "{command} {path}: {told}"
+            );
+        }
+        for path in ["../enc/f100", "/enc/sub/../f100", "/enc/.."] {
+            let output = run(command, path);
+            expect(&output, 2);
+            assert!(stderr(&output).contains("`..` has no meaning"), "{command} {path}: {}", stderr(&output));
+        }
+        assert!(!dir.path().join("out").exists());
+    }
+    for path in ["/enc/sub/", "/enc/sub/.", "enc//./sub//"] {
+        expect(&run("ls", path), 0);
+        expect(&run("inspect", path), 0);
+    }
+}
+
+/// Files alike are not a line each, however many they are; the report in JSON has all.
+#[test]
+fn inspect_groups_locked_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity-enc");
+    let text = expect(&postread(dir.path(), &["inspect", &image]), 0);
+    let json = expect(&postread(dir.path(), &["inspect", &image, "--json"]), 0);
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let files = report["results"]["verity_files"].as_array().unwrap();
+    assert!(files.len() > 3 && files.iter().all(|file| file["error"].is_string() && file.get("locked").is_none()));
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("fs-verity")).collect();
+    let [line] = lines[..] else { panic!("{text}") };
+    let first = files[0]["path"].as_str().unwrap();
+    let wanted = format!("fs-verity, locked: {} files ({first}, ", files.len());
+    assert!(line.starts_with(&wanted) && line.contains(", ...): their digests need the keys"), "{line}");
+    let key = key("key64.bin");
+    let text = expect(&postread(dir.path(), &["inspect", &image, "--key", &key]), 0);
+    assert_eq!(text.matches("fs-verity /enc/").count(), files.len(), "{text}");
 }

@@ -125,3 +125,63 @@ fn messages_name_the_root_and_the_directory_of_unfinished_files() {
         assert!(stderr(&output).contains("/: corrupt directory block"), "{output:?}");
     }
 }
+
+/// As few threads as a user may have: either nothing is done and that is told, or those that there are do it all; in
+/// the end the one that started them, alone. One more than the readers need is one that works.
+#[test]
+fn users_with_few_threads() {
+    use std::os::unix::fs::PermissionsExt;
+    // Limits bind no root, and count the user's other processes: an ordinary user that has none.
+    const USER: &str = "54321";
+    if postread_tests::require_root().is_none() {
+        return;
+    }
+    let Some(setpriv) = postread_tests::require_tool("setpriv") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity-enc");
+    fs::copy(env!("CARGO_BIN_EXE_postread"), dir.path().join("postread")).unwrap();
+    fs::copy(key("key64.bin"), dir.path().join("key")).unwrap();
+    for open in ["", "postread", "key", &image] {
+        fs::set_permissions(dir.path().join(open), fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
+    let run = |limit: u32, args: &str| {
+        // In a shell of the user's own, so that the limit is not this process's.
+        let script = format!("ulimit -u {limit}; exec timeout 120 ./postread {args} --key key");
+        let ids = [format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_owned()];
+        let mut command = std::process::Command::new(&setpriv);
+        command.current_dir(&dir).args(ids).args(["bash", "-c", &script]).output().unwrap()
+    };
+    for args in [
+        &format!("verify {image} /enc --jobs=8"),
+        &format!("verify {image} /enc --jobs=8 --queue=unbound"),
+        &format!("extract {image} /enc -C out --jobs=8"),
+        "extract --from-ciphertext saved -C out --jobs=8",
+    ] {
+        let enough = run(200, args);
+        let whole = expect(&enough, 0);
+        let _ = fs::remove_dir_all(dir.path().join("out"));
+        let mut done = Vec::new();
+        for limit in 2..=20 {
+            let output = run(limit, args);
+            let told = stderr(&output);
+            assert!(!told.contains("panicked"), "{args}, {limit}: {told}");
+            match output.status.code() {
+                Some(0) => {
+                    assert_eq!(String::from_utf8_lossy(&output.stdout), whole, "{args}, {limit}");
+                    if args.starts_with("extract") {
+                        assert_eq!(manifest(&dir.path().join("out")), text_of("tree.manifest"), "{args}, {limit}");
+                    }
+                    done.push(limit);
+                }
+                // The shell has no process left, or the readers no thread.
+                Some(4 | 254) => assert!(!told.is_empty(), "{args}, {limit}"),
+                code => panic!("{args}, {limit}: {code:?} {told}"),
+            }
+            let _ = fs::remove_dir_all(dir.path().join("out"));
+        }
+        // From the first that is enough on, all are.
+        assert!(!done.is_empty() && done.iter().copied().eq(done[0]..=20), "{args}: {done:?}");
+        println!("{args}: from {} threads on", done[0]);
+    }
+}

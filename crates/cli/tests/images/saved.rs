@@ -64,3 +64,44 @@ fn a_file_without_a_digest_is_not_restored() {
         assert!(stderr(&output).contains("sha256"), "{output:?}");
     }
 }
+
+/// A file of saved ciphertext that is not there, or is none: the input is not whole, and the rest is restored.
+#[test]
+fn missing_ciphertext_is_malformed_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let key_bytes = fs::read(&key).unwrap();
+    expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
+    let (_, inode) = locate(&fs::read(dir.path().join(&image)).unwrap(), "/enc/f65537", Some(&key_bytes));
+    let saved = dir.path().join(format!("saved/data/{}", inode.ino));
+    let left: String =
+        text_of("tree.manifest").lines().filter(|l| !l.ends_with("/f65537")).map(|l| format!("{l}\n")).collect();
+    fs::remove_file(&saved).unwrap();
+    for (out, told) in
+        [("missing", "it is not there: what was saved is not whole"), ("directory", "not a regular file")]
+    {
+        let output = postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", out, "--key", &key]);
+        expect(&output, 2);
+        assert!(stderr(&output).contains(&format!("saved/data/{}: {told}", inode.ino)), "{}", stderr(&output));
+        assert_eq!(manifest(&dir.path().join(out)), left);
+        let _ = fs::create_dir(&saved);
+    }
+}
+
+/// What is not encrypted is not saved, and that is said.
+#[test]
+fn what_is_left_out_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = unpack(dir.path(), "verity");
+    let files = expect(&postread(dir.path(), &["ls", "-R", "-l", &plain]), 0);
+    let files = files.lines().filter(|line| !line.starts_with('d')).count();
+    let args = ["extract", "--ciphertext", &plain, "-C", "saved"];
+    let text = expect(&postread(dir.path(), &args), 0);
+    assert!(text.contains(&format!("; {files} files and links that are not encrypted were left out")), "{text}");
+    let json = expect(&postread(dir.path(), &[&args[..], &["--json"]].concat()), 0);
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["results"]["not_encrypted"], files);
+    let encrypted = unpack(dir.path(), "xts-pad16");
+    let text = expect(&postread(dir.path(), &["extract", "--ciphertext", &encrypted, "/enc", "-C", "other"]), 0);
+    assert!(!text.contains("left out"), "{text}");
+}

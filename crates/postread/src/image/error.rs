@@ -93,6 +93,9 @@ pub enum ImageError {
         /// The path up to the missing name.
         path: Vec<u8>,
     },
+    /// A path with `..` in it.
+    #[error("`..` has no meaning in a path within an image, which begins at the image's root: write it without")]
+    Parent,
     /// A path goes through what is no directory, or names what is no regular file.
     #[error("inode {ino} is no {wanted}")]
     WrongKind {
@@ -158,7 +161,7 @@ impl ImageError {
             }
             ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.is_checksum() => ImageErrorKind::Corrupt,
             ImageError::Digest { .. } => ImageErrorKind::Corrupt,
-            ImageError::NotFound { .. } | ImageError::WrongKind { .. } => ImageErrorKind::NotFound,
+            ImageError::NotFound { .. } | ImageError::Parent | ImageError::WrongKind { .. } => ImageErrorKind::NotFound,
             ImageError::Engine(_) => ImageErrorKind::Io,
             _ => ImageErrorKind::Malformed,
         }

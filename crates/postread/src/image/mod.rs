@@ -100,6 +100,9 @@ impl Image {
             if !inode.is_dir() {
                 return Err(ImageError::WrongKind { ino: inode.ino, wanted: "directory" });
             }
+            if name == b".." {
+                return Err(ImageError::Parent);
+            }
             spelled.push(b'/');
             let Some(entry) = self.lookup(&inode, name)? else {
                 spelled.extend_from_slice(name);
@@ -107,6 +110,10 @@ impl Image {
             };
             spelled.extend_from_slice(&entry.name);
             inode = self.fs.inode(entry.ino)?;
+        }
+        // As for the kernel: what a slash stands behind, or a dot behind that, is a directory.
+        if !inode.is_dir() && (path.ends_with(b"/") || path.ends_with(b"/.")) {
+            return Err(ImageError::WrongKind { ino: inode.ino, wanted: "directory" });
         }
         Ok((inode, spelled))
     }
