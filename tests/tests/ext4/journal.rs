@@ -18,13 +18,13 @@ use crate::populate::noise;
 /// The bytes that a journal's own blocks begin with: data that begins so has to be escaped.
 const MAGIC: [u8; 4] = [0xc0, 0x3b, 0x39, 0x98];
 
-fn copy(image: &Path) -> NamedTempFile {
+pub(crate) fn copy(image: &Path) -> NamedTempFile {
     let copy = NamedTempFile::new().unwrap();
     run(Command::new("cp").arg("--sparse=always").args([image, copy.path()]));
     copy
 }
 
-fn sync(path: &Path) {
+pub(crate) fn sync(path: &Path) {
     File::open(path).unwrap().sync_all().unwrap();
 }
 
@@ -188,26 +188,6 @@ fn a_damaged_journal_is_an_error() {
         }
     }
     assert!(failed >= 6);
-}
-
-#[test]
-fn fast_commits_are_refused_by_name() {
-    let Some(()) = require_root() else { return };
-    let Some(image) = mkfs(64 << 20, &["-b", "4096", "-O", "fast_commit"]) else { return };
-    let Some(mount) = require("a loop mount of ext4", Mount::image(image.path(), "ext4", "")) else { return };
-    fs::write(mount.path().join("first"), "first").unwrap();
-    run(&mut Command::new("sync"));
-    fs::write(mount.path().join("second"), noise(100_000, 1)).unwrap();
-    sync(&mount.path().join("second"));
-    let ours = copy(image.path());
-    mount.unmount();
-    match Ext4::load(Arc::new(ours.reopen().unwrap())) {
-        Err(Error::UnsupportedJournal(why)) => assert!(why.contains("fast commits")),
-        other => panic!("{other:?}"),
-    }
-    let mut ignore = Options::default();
-    ignore.journal = JournalPolicy::Ignore;
-    Ext4::load_with(Arc::new(ours.reopen().unwrap()), ignore).unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod compare;
 mod corpora;
 mod differential;
+mod fast_commit;
 mod hostile;
 mod images;
 mod journal;

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use postread_io::ReadAt;
 
 use super::cache::{Cache, Cached};
+use super::changes::{Changes, DirChanges};
 use super::checksum::crc32c;
 use super::directory::DirEntry;
 use super::error::{Error, Fault, Result, Structure};
+use super::extent::RawExtent;
 use super::file::File;
 use super::group_descriptor::GroupDescriptor;
 use super::inline_data::inline_data;
@@ -60,6 +62,7 @@ struct Inner {
     cache: Cache,
     options: Options,
     replay: Option<Replay>,
+    changes: Option<Changes>,
 }
 
 impl fmt::Debug for Ext4 {
@@ -76,18 +79,28 @@ impl Ext4 {
 
     /// Loads the file system that starts at byte 0 of `source`.
     pub fn load_with(source: Arc<dyn ReadAt>, options: Options) -> Result<Self> {
-        let on_disk = Self::open(source, options, None)?;
+        let on_disk = Self::open(source, options, None, None)?;
         if options.journal == JournalPolicy::Ignore || !on_disk.superblock().needs_recovery() {
             return Ok(on_disk);
         }
-        let Some((device, replay)) = journal::replay(&on_disk)? else {
+        let Some(replayed) = journal::replay(&on_disk)? else {
             return Ok(on_disk);
         };
         // The superblock itself may be among what the journal holds.
-        Self::open(device, options, Some(replay))
+        let (device, replay) = (replayed.device.clone(), replayed.replay);
+        let fs = Self::open(device.clone(), options, Some(replay), None)?;
+        match replayed.changes(&fs)? {
+            Some(changes) => Self::open(device, options, Some(replay), Some(changes)),
+            None => Ok(fs),
+        }
     }
 
-    fn open(source: Arc<dyn ReadAt>, options: Options, replay: Option<Replay>) -> Result<Self> {
+    fn open(
+        source: Arc<dyn ReadAt>,
+        options: Options,
+        replay: Option<Replay>,
+        changes: Option<Changes>,
+    ) -> Result<Self> {
         let mut bytes = vec![0; SUPERBLOCK_LEN];
         source.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET).map_err(|source| Error::Io {
             offset: SUPERBLOCK_OFFSET,
@@ -95,7 +108,7 @@ impl Ext4 {
             source,
         })?;
         let superblock = Superblock::parse(&bytes, options.checksums)?;
-        Ok(Self(Arc::new(Inner { superblock, cache: Cache::new(source, options.cache), options, replay })))
+        Ok(Self(Arc::new(Inner { superblock, cache: Cache::new(source, options.cache), options, replay, changes })))
     }
 
     /// The superblock.
@@ -176,14 +189,32 @@ impl Ext4 {
     /// Any inode, free ones too.
     pub(crate) fn raw_inode(&self, ino: u32) -> Result<Inode> {
         let superblock = self.superblock();
+        if let Some(raw) = self.0.changes.as_ref().and_then(|changes| changes.inodes.get(&ino)) {
+            return Ok(Inode::parse(raw, ino, superblock, false)?);
+        }
+        Ok(Inode::parse(&self.inode_in_table(ino)?, ino, superblock, self.0.options.checksums)?)
+    }
+
+    /// An inode's bytes in its table, whatever they say.
+    pub(crate) fn inode_in_table(&self, ino: u32) -> Result<Cached> {
+        let superblock = self.superblock();
         if ino == 0 || ino > superblock.inodes_count {
             return Err(self.no_such_inode(ino));
         }
         let (group, index) = ((ino - 1) / superblock.inodes_per_group, (ino - 1) % superblock.inodes_per_group);
         let table = self.group_descriptor(group.into())?.inode_table;
         let offset = table * u64::from(superblock.block_size) + u64::from(index) * u64::from(superblock.inode_size);
-        let bytes = self.bytes(offset, superblock.inode_size as usize)?;
-        Ok(Inode::parse(&bytes, ino, superblock, self.0.options.checksums)?)
+        self.bytes(offset, superblock.inode_size as usize)
+    }
+
+    /// What fast commits have made of an inode's extents, in order.
+    pub(crate) fn changed_extents(&self, ino: u32) -> Option<&Arc<[RawExtent]>> {
+        self.0.changes.as_ref()?.extents.get(&ino)
+    }
+
+    /// What fast commits have made of a directory.
+    pub(crate) fn changed_directory(&self, ino: u32) -> Option<&Arc<DirChanges>> {
+        self.0.changes.as_ref()?.directories.get(&ino)
     }
 
     fn no_such_inode(&self, ino: u32) -> Error {

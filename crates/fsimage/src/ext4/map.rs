@@ -1,5 +1,7 @@
 //! From a file's bytes to the file system's: extents in bytes, holes told too, whatever the inode uses.
 
+use std::sync::Arc;
+
 use super::block_map::BlockMapWalk;
 use super::cache::Cached;
 use super::error::{Fault, Result, Structure};
@@ -42,6 +44,8 @@ impl Extent {
 enum Source {
     Tree(TreeWalk),
     Map(BlockMapWalk),
+    /// What fast commits have made of it.
+    Changed(Arc<[RawExtent]>, usize),
     Nothing,
 }
 
@@ -68,6 +72,8 @@ impl Extents {
         let end = if mapped { inode.size.div_ceil(block_size) } else { 0 };
         let source = if !mapped {
             Source::Nothing
+        } else if let Some(extents) = fs.changed_extents(inode.ino) {
+            Source::Changed(extents.clone(), extents.partition_point(|extent| extent.end() <= from))
         } else if inode.flags.contains(InodeFlags::EXTENTS) {
             Source::Tree(TreeWalk::new(inode, from))
         } else {
@@ -83,6 +89,10 @@ impl Extents {
         match &mut self.source {
             Source::Tree(walk) => walk.next(&self.fs),
             Source::Map(walk) => walk.next(&self.fs),
+            Source::Changed(extents, next) => {
+                *next += 1;
+                Ok(extents.get(*next - 1).copied())
+            }
             Source::Nothing => Ok(None),
         }
     }
@@ -158,9 +168,26 @@ fn hole_of((start, len): (u64, u64), block_size: u64) -> Extent {
 
 /// The end of the last extent of a file that is mapped by extents, in bytes; 0 without any.
 pub(crate) fn last_mapped_end(fs: &Ext4, inode: &Inode) -> Result<u64> {
+    if let Some(extents) = fs.changed_extents(inode.ino) {
+        return Ok(extents.last().map_or(0, RawExtent::end) * u64::from(fs.superblock().block_size));
+    }
     let mut walk = TreeWalk::new(inode, u64::MAX);
     let last = walk.next(fs)?;
     Ok(last.map_or(0, |extent| extent.end()) * u64::from(fs.superblock().block_size))
+}
+
+/// All extents of an inode's tree, in blocks; an error where there are more than `limit`.
+pub(crate) fn raw_extents(fs: &Ext4, inode: &Inode, limit: usize) -> Result<Vec<RawExtent>> {
+    let mut walk = TreeWalk::new(inode, 0);
+    let mut out = Vec::new();
+    while let Some(extent) = walk.next(fs)? {
+        if out.len() >= limit {
+            let fault = Fault::Limit { field: "the number of extents", value: limit as u64 + 1, limit: limit as u64 };
+            return Err(fault.of(Structure::ExtentNode).in_inode(inode.ino).into());
+        }
+        out.push(extent);
+    }
+    Ok(out)
 }
 
 /// A walk through an extent tree, depth first. A child must lie within its parent's range of file blocks, so no node

@@ -24,13 +24,14 @@
 //! - [`Ext4::read_dir`]: entries with raw names ([`DirEntry`]); [`Ext4::symlink_target`]: raw targets.
 //! - [`Ext4::xattrs`], [`Ext4::fscrypt_context`]; [`Ext4::verity_location`].
 //!
-//! **Not done**: fast commits are not replayed (an image whose journal holds some is refused, and can be loaded with
-//! [`JournalPolicy::Ignore`]); external journals neither. What is on disk is not written to, ever.
+//! **Not done**: external journals are not replayed (such an image is refused, and can be loaded with
+//! [`JournalPolicy::Ignore`]). What is on disk is not written to, ever.
 
 mod block_map;
 mod bytes;
 mod cache;
 mod casefold;
+mod changes;
 mod checksum;
 mod directory;
 mod error;

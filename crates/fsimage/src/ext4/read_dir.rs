@@ -1,5 +1,8 @@
 //! Going through a directory's entries, whatever the directory is made of.
 
+use std::sync::Arc;
+
+use super::changes::DirChanges;
 use super::directory::{DirEntry, DirFormat, entry_at, own_dots, verify_leaf};
 use super::error::{Error, Fault, Result, Structure};
 use super::features::Incompat;
@@ -30,6 +33,9 @@ pub struct ReadDir {
     after: u64,
     /// Blocks read; a directory can't have more than the file system.
     read: u64,
+    /// What fast commits have made of it, and how many of the names that they added have come.
+    changes: Option<Arc<DirChanges>>,
+    added: usize,
 }
 
 #[derive(Debug)]
@@ -42,11 +48,14 @@ enum Blocks {
 /// A place in a directory, to go on from later without keeping anything open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Position {
-    /// Byte of the directory where the block starts; the part's index for inline entries.
+    /// Byte of the directory where the block starts; the part's index for inline entries; `ADDED` behind them all.
     block: u64,
-    /// Byte within the block.
+    /// Byte within the block; the index of an added name.
     at: usize,
 }
+
+/// The place of names that fast commits added.
+const ADDED: u64 = u64::MAX;
 
 impl ReadDir {
     pub(crate) fn new(fs: &Ext4, inode: &Inode) -> Result<Self> {
@@ -57,7 +66,10 @@ impl ReadDir {
         if !inode.is_dir() {
             return Err(Error::WrongKind { ino: inode.ino, wanted: "directory" });
         }
-        let blocks = if inode.has_inline_data() {
+        let changes = fs.changed_directory(inode.ino).cloned();
+        let blocks = if position.block == ADDED || changes.as_ref().is_some_and(|changes| changes.new) {
+            Blocks::End
+        } else if inode.has_inline_data() {
             let mut parts = Vec::from(inline_entries(fs, inode)?);
             parts.drain(..(position.block as usize).min(parts.len()));
             Blocks::Inline(parts.into_iter())
@@ -78,8 +90,10 @@ impl ReadDir {
             start: position.block,
             after: position.block,
             read: 0,
+            changes,
+            added: if position.block == ADDED { position.at } else { 0 },
         };
-        if position.at > 0 {
+        if position.at > 0 && position.block != ADDED {
             // A block that was good a moment ago; if it is not any more, its error comes with the next entry.
             if let Some(block) = dir.next_block().transpose()? {
                 dir.current = Some((block, position.at));
@@ -96,6 +110,7 @@ impl ReadDir {
     /// Where the next entry is.
     pub(crate) fn position(&self) -> Position {
         match &self.current {
+            _ if self.added > 0 => Position { block: ADDED, at: self.added },
             Some((_, at)) => Position { block: self.start, at: *at },
             None => Position { block: self.after, at: 0 },
         }
@@ -156,10 +171,9 @@ impl ReadDir {
     }
 }
 
-impl Iterator for ReadDir {
-    type Item = Result<DirEntry>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl ReadDir {
+    /// The next entry on disk.
+    fn next_on_disk(&mut self) -> Option<Result<DirEntry>> {
         loop {
             let Some((block, at)) = &mut self.current else {
                 match self.next_block()? {
@@ -186,6 +200,26 @@ impl Iterator for ReadDir {
                 Err(fault) => {
                     self.current = None;
                     return Some(Err(fault.of(Structure::Directory).in_inode(self.ino).into()));
+                }
+            }
+        }
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let entry = self.next_on_disk();
+            let Some(changes) = &self.changes else { return entry };
+            match entry {
+                Some(Ok(entry)) if !changes.keeps(&entry.name) => {}
+                Some(entry) => return Some(entry),
+                None => {
+                    let entry = changes.added.get(self.added).cloned()?;
+                    self.added += 1;
+                    return Some(Ok(entry));
                 }
             }
         }

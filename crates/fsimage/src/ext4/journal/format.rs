@@ -257,10 +257,3 @@ impl Commit {
         (self.kind, self.size, self.checksum) == (1, 4, crc) || (self.kind, self.size, self.checksum) == (0, 0, 0)
     }
 }
-
-/// True where the first block of the fast commit area starts a fast commit on top of transaction `sequence`.
-pub(crate) fn is_fast_commit(block: &[u8], sequence: u32) -> bool {
-    use crate::ext4::bytes::{le16, le32};
-    const HEAD: u16 = 9;
-    block.len() >= 12 && le16(block, 0) == HEAD && le16(block, 2) >= 8 && le32(block, 8) == sequence
-}

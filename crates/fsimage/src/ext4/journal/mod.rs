@@ -1,8 +1,10 @@
 //! The journal's replay, into an overlay.
 //!
-//! Three passes, as the kernel's `jbd2_journal_recover` has: find where the log ends, collect what is revoked, take
+//! Whole transactions first, then the fast commits on top of them. Of the former three passes, as the kernel's `jbd2_journal_recover` has: find where the log ends, collect what is revoked, take
 //! the newest copy of every block.
 
+mod apply;
+mod fast_commit;
 mod format;
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,14 +13,15 @@ use std::sync::Arc;
 use postread_io::ReadAt;
 
 use super::cache::Cached;
+use super::changes::Changes;
 use super::checksum::crc32_be;
 use super::error::{Corrupt, Error, Fault, Result, Structure};
 use super::filesystem::Ext4;
 use super::map::{Extent, ExtentKind};
 use super::overlay::{Copy, Overlay};
+use fast_commit::{Change, Scan};
 use format::{
-    COMMIT, Checksums, Commit, DESCRIPTOR, Header, JournalSuperblock, MAGIC, REVOKE, is_fast_commit, revoked, tags,
-    tail_is_right,
+    COMMIT, Checksums, Commit, DESCRIPTOR, Header, JournalSuperblock, MAGIC, REVOKE, revoked, tags, tail_is_right,
 };
 
 /// What a journal's replay did.
@@ -31,10 +34,27 @@ pub struct Replay {
     pub blocks: u64,
     /// Copies left out because a later transaction revoked them.
     pub revoked: u64,
+    /// Fast commits replayed on top of the transactions.
+    pub fast_commits: u32,
+}
+
+/// What a journal holds.
+pub(super) struct Replayed {
+    /// The file system's bytes after the whole transactions.
+    pub(super) device: Arc<dyn ReadAt>,
+    pub(super) replay: Replay,
+    fast: Vec<Change>,
+}
+
+impl Replayed {
+    /// What the fast commits change in `fs`, which is the file system on the replayed device.
+    pub(super) fn changes(self, fs: &Ext4) -> Result<Option<Changes>> {
+        if self.fast.is_empty() { Ok(None) } else { apply::apply(fs, self.fast).map(Some) }
+    }
 }
 
 /// Replays the journal of a file system that needs it. Nothing where the journal is empty.
-pub(super) fn replay(fs: &Ext4) -> Result<Option<(Arc<dyn ReadAt>, Replay)>> {
+pub(super) fn replay(fs: &Ext4) -> Result<Option<Replayed>> {
     let ino = fs.superblock().journal_inode;
     if ino == 0 {
         return Err(Error::UnsupportedJournal("it lies on another device"));
@@ -58,19 +78,13 @@ pub(super) fn replay(fs: &Ext4) -> Result<Option<(Arc<dyn ReadAt>, Replay)>> {
         return Ok(None);
     }
     let end = log.scan(&superblock)?;
-    // The block between the log and the fast commits belongs to neither.
-    if superblock.fast_commit
-        && superblock.end + 1 < superblock.len
-        && is_fast_commit(&log.block(superblock.end + 1)?, end)
-    {
-        return Err(Error::UnsupportedJournal("it holds fast commits"));
-    }
+    let (fast, fast_commits) = if superblock.fast_commit { log.fast_commits(&superblock, end)? } else { (vec![], 0) };
     let revoked = log.revoke_pass(&superblock, end)?;
     let (copies, left_out) = log.replay_pass(&superblock, end, &revoked)?;
-    let replay =
-        Replay { transactions: end.wrapping_sub(superblock.sequence), blocks: copies.len() as u64, revoked: left_out };
+    let transactions = end.wrapping_sub(superblock.sequence);
+    let replay = Replay { transactions, blocks: copies.len() as u64, revoked: left_out, fast_commits };
     let overlay = Overlay::new(fs.device().clone(), block_size.into(), copies, MAGIC.to_be_bytes());
-    Ok(Some((Arc::new(overlay), replay)))
+    Ok(Some(Replayed { device: Arc::new(overlay), replay, fast }))
 }
 
 /// The journal's blocks by their number in it.
@@ -187,6 +201,19 @@ impl Log<'_> {
             }
         }
         Ok(sequence)
+    }
+
+    /// The fast commits on top of the transactions before `end`. They lie behind the log; the block between belongs to
+    /// neither.
+    fn fast_commits(&self, superblock: &JournalSuperblock, end: u32) -> Result<(Vec<Change>, u32)> {
+        let mut scan = Scan::new(end, self.fs.verifies_journal());
+        let mut go_on = true;
+        let mut at = superblock.end;
+        while go_on && at + 1 < superblock.len {
+            at += 1;
+            go_on = scan.block(&self.block(at)?).map_err(|fault| self.corrupt(at, fault))?;
+        }
+        Ok(scan.finish(go_on).map_err(|fault| self.corrupt(at, fault))?)
     }
 
     /// Which blocks were revoked last by which transaction.
