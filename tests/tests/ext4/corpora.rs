@@ -15,6 +15,7 @@ fn corpora_replay() {
         ("ext4_directory", fuzz::directory),
         ("ext4_xattr", fuzz::xattr),
         ("ext4_journal", fuzz::journal),
+        ("ext4_fast_commit", fuzz::fast_commit),
         ("ext4_image", fuzz::image),
         ("partition", |data| {
             let _ = postread_volume::partition::read(data);

@@ -88,11 +88,16 @@ impl Ext4 {
         };
         // The superblock itself may be among what the journal holds.
         let (device, replay) = (replayed.device.clone(), replayed.replay);
-        let fs = Self::open(device.clone(), options, Some(replay), None)?;
+        let fs = Self::open(device, options, Some(replay), None)?;
         match replayed.changes(&fs)? {
-            Some(changes) => Self::open(device, options, Some(replay), Some(changes)),
+            Some(changes) => fs.with_changes(changes),
             None => Ok(fs),
         }
+    }
+
+    /// The same file system with `changes` laid over it.
+    pub(super) fn with_changes(&self, changes: Changes) -> Result<Self> {
+        Self::open(self.device().clone(), self.0.options, self.0.replay, Some(changes))
     }
 
     fn open(

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::casefold::casefold_for_hash;
 use super::directory::{DirFormat, parse_dir_block};
 use super::extent::parse_extent_node;
-use super::filesystem::{Ext4, Options, ROOT_INO};
+use super::filesystem::{Ext4, JournalPolicy, Options, ROOT_INO};
 use super::htree::parse_htree_root;
 use super::inode::Inode;
+use super::journal;
 use super::superblock::Superblock;
 use super::xattr::{parse_xattr_block, parse_xattr_body, posix_acl_xattr};
 
@@ -67,6 +68,15 @@ pub fn journal(data: &[u8]) {
     whole(with_journal(data));
 }
 
+/// The blocks of fast commits, laid over a small file system.
+pub fn fast_commit(data: &[u8]) {
+    let options = Options { journal: JournalPolicy::Ignore, checksums: false, cache: 0 };
+    let fs = Ext4::load_with(Arc::new(template()), options).expect("the template is sound");
+    if let Ok(fs) = journal::changes_of(&fs, data).and_then(|changes| fs.with_changes(changes)) {
+        everything(&fs);
+    }
+}
+
 fn with_journal(data: &[u8]) -> Vec<u8> {
     let mut image = template();
     let room = (BLOCKS - JOURNAL_START) * BLOCK;
@@ -83,7 +93,12 @@ pub fn image(data: &[u8]) {
 /// Reads all there is to read.
 fn whole(image: Vec<u8>) {
     let options = Options { checksums: false, cache: 0, ..Options::default() };
-    let Ok(fs) = Ext4::load_with(Arc::new(image), options) else { return };
+    if let Ok(fs) = Ext4::load_with(Arc::new(image), options) {
+        everything(&fs);
+    }
+}
+
+fn everything(fs: &Ext4) {
     let _ = fs.orphans();
     for visit in fs.walk(ROOT_INO) {
         let Ok(inode) = visit.inode else { continue };
@@ -146,6 +161,18 @@ mod tests {
         assert_eq!(fs.superblock().journal_inode, 8);
         // Without a journal's superblock in it, it can't be replayed.
         assert!(Ext4::load(Arc::new(template())).unwrap_err().to_string().contains("corrupt journal of inode 8"));
+    }
+
+    /// The seed makes a file, gives it another name and takes its first, makes a directory, and removes the file in it.
+    #[test]
+    fn the_seed_of_fast_commits_is_applied() {
+        let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/ext4_fast_commit");
+        let options = Options { journal: JournalPolicy::Ignore, checksums: false, cache: 0 };
+        let fs = Ext4::load_with(Arc::new(template()), options).unwrap();
+        let seeds = std::fs::read_dir(corpus).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
+        let applied = seeds.filter_map(|seed| fs.with_changes(journal::changes_of(&fs, &seed).ok()?).ok());
+        let names = applied.map(|fs| fs.walk(ROOT_INO).filter_map(|visit| Some(visit.entry?.name)).collect::<Vec<_>>());
+        assert!(names.into_iter().any(|names| names == [b"dir".as_slice().into(), b"other".as_slice().into()]));
     }
 
     /// Seeds that end at the first check would be of no use.

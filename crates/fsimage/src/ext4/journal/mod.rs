@@ -87,6 +87,19 @@ pub(super) fn replay(fs: &Ext4) -> Result<Option<Replayed>> {
     Ok(Some(Replayed { device: Arc::new(overlay), replay, fast }))
 }
 
+/// Lays the fast commits in `area` over a file system, whatever transaction they are on top of and without verifying
+/// them: what a fuzzer drives.
+pub(super) fn changes_of(fs: &Ext4, area: &[u8]) -> Result<Changes> {
+    let corrupt = |fault: Fault| fault.of(Structure::Journal);
+    let sequence = area.get(8..12).map_or(0, |bytes| super::bytes::le32(bytes, 0));
+    let mut scan = Scan::new(sequence, false);
+    let mut go_on = true;
+    for block in area.chunks(fs.superblock().block_size as usize) {
+        go_on = go_on && scan.block(block).map_err(corrupt)?;
+    }
+    apply::apply(fs, scan.finish(go_on).map_err(corrupt)?.0)
+}
+
 /// The journal's blocks by their number in it.
 struct Log<'a> {
     fs: &'a Ext4,
