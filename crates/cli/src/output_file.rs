@@ -7,6 +7,7 @@
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -110,6 +111,11 @@ fn failure(path: &Path, error: &io::Error) -> Failure {
 }
 
 fn begin(path: &Path) -> io::Result<(File, To)> {
+    // A path that can be no file's is told now. A slash at the end would be lost with the next call.
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.ends_with(b"/") || bytes.ends_with(b"/.") || path.file_name().is_none() {
+        return Err(rustix::io::Errno::ISDIR.into());
+    }
     let there = match fs::metadata(path) {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return new_file(future_name(path)),
@@ -168,10 +174,6 @@ fn new_file(name: PathBuf) -> io::Result<(File, To)> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    // A path that can be no file's is told now.
-    if name.file_name().is_none() {
-        return Err(rustix::io::Errno::ISDIR.into());
-    }
     if let Ok(file) = unnamed(dir)
         && Path::new(&proc_path(file.as_fd())).exists()
     {
@@ -330,7 +332,15 @@ mod tests {
     #[test]
     fn what_can_be_no_file_is_told_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        for path in [dir.path(), Path::new("/"), Path::new(".."), &dir.path().join("no/such"), Path::new("")] {
+        for path in [
+            dir.path(),
+            Path::new("/"),
+            Path::new(".."),
+            &dir.path().join("no/such"),
+            &dir.path().join("new/"),
+            &dir.path().join("new/."),
+            Path::new(""),
+        ] {
             Output::create(path).unwrap_err();
         }
         assert_eq!(names(dir.path()), Vec::<String>::new());

@@ -48,9 +48,18 @@ pub(crate) fn write_name(out: &mut impl Write, name: &[u8], terminal: bool) -> i
     if terminal { out.write_all(escape_controls(name).as_bytes()) } else { out.write_all(name) }
 }
 
-/// Says on standard error what went wrong.
+/// Says on standard error what went wrong. What a message quotes of a file may hold control characters too: a terminal
+/// gets none but ends of lines.
 pub(crate) fn complain(message: impl Display) {
-    let _ = writeln!(io::stderr().lock(), "postread: {message}");
+    let mut out = io::stderr().lock();
+    let _ = match out.is_terminal() {
+        false => writeln!(out, "postread: {message}"),
+        true => {
+            let message = message.to_string();
+            let lines: Vec<_> = message.split('\n').map(|line| escape_controls(line.as_bytes())).collect();
+            writeln!(out, "postread: {}", lines.join("\n"))
+        }
+    };
 }
 
 /// Says on standard error what went wrong with a file.

@@ -205,7 +205,10 @@ impl<'a> Extraction<'a> {
             match self.hard_link(link, &directories, &mut ways) {
                 Ok(()) => self.shared().counts.others += 1,
                 Err(error) => {
-                    self.failed(&directories.path(link.dir, &link.name), &error, Outcome::Environment);
+                    // Its file was not made, and why has its own status.
+                    let told = error.kind() == io::ErrorKind::NotFound && self.shared().outcome != Outcome::Good;
+                    let outcome = if told { Outcome::Good } else { Outcome::Environment };
+                    self.failed(&directories.path(link.dir, &link.name), &error, outcome);
                 }
             }
         }

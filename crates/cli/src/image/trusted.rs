@@ -14,7 +14,7 @@ use crate::text::name_for_stderr;
 /// The longest line of a list: a digest and a path.
 const LINE_MAX: u64 = 64 << 10;
 /// The most bytes of a list: it is kept in memory.
-const LIST_MAX: u64 = 1 << 30;
+const LIST_MAX: u64 = 256 << 20;
 
 /// Trusted digests by path.
 #[derive(Debug, Default)]

@@ -105,3 +105,45 @@ fn what_is_left_out_is_counted() {
     let text = expect(&postread(dir.path(), &["extract", "--ciphertext", &encrypted, "/enc", "-C", "other"]), 0);
     assert!(!text.contains("left out"), "{text}");
 }
+
+/// Another name of a file that could not be restored is told, and does not make of malformed input a failing system.
+#[test]
+fn a_link_to_what_failed_has_its_outcome() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "-C", "saved"]), 0);
+    let path = dir.path().join("saved/manifest.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let file = text.lines().find(|line| line.contains(r#""type":"file""#)).unwrap();
+    let entry: serde_json::Value = serde_json::from_str(file).unwrap();
+    let inode = entry["inode"].as_u64().unwrap();
+    let plain = r#"{"inode":4000000,"type":"directory","directory":2,"raw_name":"78","mode":16877,"uid":0,"gid":0,"links":2,"size":0,"atime":[0,0],"mtime":[0,0]}"#;
+    let mut alias = entry.clone();
+    for (field, value) in [("links", 2.into()), ("directory", 4_000_000.into()), ("raw_name", "616c696173".into())] {
+        alias[field] = value;
+    }
+    let two = serde_json::to_string(&serde_json::json!(entry)).unwrap().replace(r#""links":1"#, r#""links":2"#);
+    fs::write(&path, text.replace(file, &format!("{two}\n{plain}\n{alias}"))).unwrap();
+    let args = |out| ["extract", "--from-ciphertext", "saved", "-C", out, "--key", &key];
+    expect(&postread(dir.path(), &args("good")), 0);
+    assert!(dir.path().join("good/x/alias").exists());
+    fs::remove_file(dir.path().join(format!("saved/data/{inode}"))).unwrap();
+    let output = postread(dir.path(), &args("bad"));
+    expect(&output, 2);
+    assert!(stderr(&output).contains("x/alias: the file of the same inode, "), "{}", stderr(&output));
+}
+
+/// What a message quotes of a file does not reach a terminal as it is.
+#[test]
+fn messages_send_no_controls_to_a_terminal() {
+    let Some(script) = postread_tests::require_tool("script") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("saved/data")).unwrap();
+    let header = r#"{"format":"postread-ciphertext-2","fs_uuid":"00000000000000000000000000000000","block_size":4096,"root":2,"root_context":null}"#;
+    fs::write(dir.path().join("saved/manifest.jsonl"), format!("{header}\n{{\"type\":\"\\u001b[31mred\"}}\n")).unwrap();
+    let command = format!("{} extract -q --from-ciphertext saved -C out", env!("CARGO_BIN_EXE_postread"));
+    let mut run = std::process::Command::new(script);
+    let output = run.current_dir(&dir).args(["-qec", &command, "/dev/null"]).output().unwrap();
+    let text = expect(&output, 2);
+    assert!(text.contains("\\x1b[31mred") && !text.contains('\x1b'), "{text:?}");
+}
