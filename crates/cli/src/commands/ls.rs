@@ -10,8 +10,9 @@ use postread_fscrypt::MissingKey;
 use postread_fsimage::ext4::{FileType, Inode};
 use serde::Serialize;
 
+use super::ls_tree::Tree;
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{ImageArgs, bytes_of, compare_paths, kind_name, mode_string, outcome_of, resolve, time_string};
+use crate::image::{ImageArgs, bytes_of, kind_name, mode_string, outcome_of, resolve, time_string};
 use crate::report::{ListReport, Name};
 use crate::text::{bytes_for_stderr, complain, name_for_stderr, output_failed, write_name};
 
@@ -137,22 +138,21 @@ impl Listing<'_> {
 
     /// Everything beneath a directory, sorted as one directory is, each before what is in it.
     fn walk(&mut self, dir: &Inode, path: &[u8]) -> Result<(), Failure> {
-        let mut sorted = Vec::new();
+        let mut tree = Tree::new();
         for visit in self.image.walk(dir.ino) {
             match (visit.inode, visit.entry) {
-                (Ok(inode), Some(entry)) => sorted.push((visit.path.into_boxed_slice(), entry.no_key, inode.ino)),
+                (Ok(inode), Some(entry)) => tree.add(&visit.path, &entry.name, entry.no_key, inode.ino),
                 (Ok(_), None) => {}
                 (Err(error), _) => self.broken(&[path, b"/", &visit.path].concat(), &error),
             }
         }
-        sorted.sort_unstable_by(|(a, ..), (b, ..)| compare_paths(a, b));
-        for (name, no_key, ino) in sorted {
+        tree.each(|name, no_key, ino| {
             match self.image.fs().inode(ino) {
-                Ok(inode) => self.show(&name, no_key, &inode)?,
-                Err(error) => self.broken(&[path, b"/", &name].concat(), &error.into()),
+                Ok(inode) => self.show(name, no_key, &inode)?,
+                Err(error) => self.broken(&[path, b"/", name].concat(), &error.into()),
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Notes whether one of the keys that were given is the one that this inode needs.

@@ -11,6 +11,7 @@ mod inspect_text;
 pub(crate) mod key;
 pub(crate) mod lab;
 pub(crate) mod ls;
+mod ls_tree;
 pub(crate) mod measure;
 pub(crate) mod sign;
 pub(crate) mod verify;
