@@ -68,7 +68,9 @@ fn has_writer(pipe: &File, first: &mut Vec<u8>) -> io::Result<bool> {
 
 /// Reads all of a file of at most `limit` bytes; `what` it is to be is said where it is longer.
 pub(crate) fn read_whole(path: &Path, limit: usize, what: &str) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
+    // Room for all where the length is known: of a key, growing would leave copies behind.
+    let len = path.metadata().map_or(0, |metadata| metadata.len());
+    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(limit).min(limit) + 1);
     let read = open(path)?.take(limit as u64 + 1).read_to_end(&mut bytes);
     read.map_err(|error| of(path, Outcome::Environment, error))?;
     match bytes.len() > limit {

@@ -66,6 +66,7 @@ pub(crate) fn run(args: &SignArgs) -> CommandResult {
     let mut inputs = vec![("FILE", args.file.as_path()), ("--key", &args.key)];
     inputs.extend(args.cert.as_deref().map(|path| ("--cert", path)));
     refuse_overwriting(&outputs, &inputs)?;
+    postread_sys::hardening::set_not_dumpable().map_err(Failure::environment)?;
     let key = Zeroizing::new(read_whole(&args.key, PEM_MAX, "a key's PEM file")?);
     let key = std::str::from_utf8(&key).map_err(|error| of(&args.key, Outcome::Usage)(&error))?;
     let key = SigningKey::from_pem(key).map_err(|error| of(&args.key, outcome_of(&error))(&error))?;

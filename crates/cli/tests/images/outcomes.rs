@@ -136,7 +136,12 @@ fn users_with_few_threads() {
     if postread_tests::require_root().is_none() {
         return;
     }
-    let Some(setpriv) = postread_tests::require_tool("setpriv") else { return };
+    let (Some(setpriv), Some(_)) = (postread_tests::require_tool("setpriv"), postread_tests::require_tool("taskset"))
+    else {
+        return;
+    };
+    // On one CPU, so that as many threads are enough on any machine.
+    let cpu = postread_sys::affinity::current().unwrap().iter().next().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let image = unpack(dir.path(), "verity-enc");
     fs::copy(env!("CARGO_BIN_EXE_postread"), dir.path().join("postread")).unwrap();
@@ -147,7 +152,7 @@ fn users_with_few_threads() {
     expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
     let run = |limit: u32, args: &str| {
         // In a shell of the user's own, so that the limit is not this process's.
-        let script = format!("ulimit -u {limit}; exec timeout 120 ./postread {args} --key key");
+        let script = format!("ulimit -u {limit}; exec timeout 120 taskset -c {cpu} ./postread {args} --key key");
         let ids = [format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_owned()];
         let mut command = std::process::Command::new(&setpriv);
         command.current_dir(&dir).args(ids).args(["bash", "-c", &script]).output().unwrap()
