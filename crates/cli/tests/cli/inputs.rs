@@ -10,11 +10,13 @@ use crate::common::{expect, have_tool, postread, run, stderr};
 /// The memory that a run may take, in KiB: far less than what is offered.
 const MEMORY: u64 = 400 << 10;
 
-/// Runs the program with a bounded address space, and not for ever.
+/// Runs the program with a bounded address space, and not for ever; on one CPU, whose threads and their stacks are few.
 fn bounded(dir: &Path, args: &[&str]) -> Output {
-    let program = env!("CARGO_BIN_EXE_postread");
-    let script = format!("ulimit -v {MEMORY}; exec timeout 120 \"$0\" \"$@\"");
-    Command::new("bash").current_dir(dir).arg("-c").arg(script).arg(program).args(args).output().unwrap()
+    let cpu = postread_sys::affinity::current().unwrap().iter().next().unwrap();
+    let script = format!("ulimit -v {MEMORY}; exec timeout 120 taskset -c {cpu} \"$0\" \"$@\"");
+    let mut command = Command::new("bash");
+    command.current_dir(dir).env("MALLOC_ARENA_MAX", "2").arg("-c").arg(script);
+    command.arg(env!("CARGO_BIN_EXE_postread")).args(args).output().unwrap()
 }
 
 fn pipe(path: &Path) {
