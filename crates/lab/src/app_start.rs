@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use postread::EngineStats;
 use postread_io::{PreadConfig, PreadPool};
-use postread_sys::procstat;
 use postread_sys::schedstat::{self, ThreadStat};
 use serde::Serialize;
 
 use crate::arm::{ArmReport, Arms};
 use crate::error::{LabError, Tried};
+use crate::meanwhile::{Disturbance, Meanwhile};
 use crate::protect::{self, Cold, ProtectedApp};
 use crate::replay;
-use crate::statistics::{Change, Random, median, paired_change};
+use crate::statistics::{Change, Random, median, paired_change, per_round};
 use crate::workload::App;
 
 /// What the patch published (Linux commit f959325e6ac3): total scheduler latency of the workqueue before and after, in
@@ -53,6 +53,8 @@ pub struct Report {
     pub run_delay_counts: bool,
     /// Time that the hypervisor took from this machine during the experiment, in milliseconds.
     pub steal_ms: f64,
+    /// Share of the machine's CPUs that other programs, and the kernel for itself, used meanwhile, in percent.
+    pub other_cpu_percent: f64,
     /// The patch's own figures.
     pub published: Published,
     /// The arm that changes are against: the first one that could be measured.
@@ -110,11 +112,11 @@ pub struct Measured {
     pub post_read_delay_p99_us: Option<f64>,
     /// Work items.
     pub items: f64,
-    /// How many bios completed on each CPU, over all rounds.
+    /// How many bios completed on each CPU: the mean over rounds.
     pub completions: Vec<u64>,
     /// Start-up time of an app, in milliseconds: the mean over apps.
     pub start_up_ms: f64,
-    /// Its change against the reference, in milliseconds, with a 95 % interval; null for the reference itself.
+    /// Its change against the reference, in milliseconds, with its interval; null for the reference itself.
     pub start_up_change_ms: Option<Change>,
     /// Bytes read and verified.
     pub bytes: f64,
@@ -168,7 +170,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
 
     let arms = Arms::set_up()?;
     let runners = &arms.runners;
-    let steal = procstat::cpu_times().unwrap_or_default();
+    let meanwhile = Meanwhile::begin();
     // Each arm once without measuring, so that no thread is made and no memory first touched in a measured start.
     for runner in runners {
         let smallest = (0..apps.len()).min_by_key(|i| options.apps[*i].reads()).unwrap_or(0);
@@ -220,7 +222,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
             total.add(sum);
         }
     }
-    let steal_ms = procstat::cpu_times().unwrap_or_default().since(&steal).steal.as_secs_f64() * 1000.0;
+    let Disturbance { steal_ms, other_cpu_percent } = meanwhile.end();
     let reference = runners.first().map(|runner| runner.arm.name());
     let arms = arms.report(|at, runner| {
         let stats = runner.engine.stats().since(&first[at]);
@@ -230,7 +232,18 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
     let apps = options.apps.iter().map(AppSummary::of).collect();
     let published = Published { before_us: PATCH_BEFORE_US, after_us: PATCH_AFTER_US, gain_ms: PATCH_GAIN_MS };
     let (rounds, seed, cold) = (options.rounds, options.seed, options.cold);
-    Ok(Report { apps, rounds, seed, cold, run_delay_counts: counts, steal_ms, published, reference, arms })
+    Ok(Report {
+        apps,
+        rounds,
+        seed,
+        cold,
+        run_delay_counts: counts,
+        steal_ms,
+        other_cpu_percent,
+        published,
+        reference,
+        arms,
+    })
 }
 
 impl AppSummary {
@@ -278,7 +291,7 @@ impl Totals {
             post_read_delay_p50_us: quantile(&stats.post_read_delay, 0.5),
             post_read_delay_p99_us: quantile(&stats.post_read_delay, 0.99),
             items: median(&self.items),
-            completions: stats.completions.clone(),
+            completions: per_round(&stats.completions, self.start_up_ms.len()),
             start_up_ms: median(&self.start_up_ms),
             start_up_change_ms: reference.and_then(|before| paired_change(before, &self.start_up_ms)),
             bytes: median(&self.bytes),

@@ -150,7 +150,10 @@ impl Runner {
             match granted_priority(&pools, flag)? {
                 HighPriority::Nice(-20) if arm.rank == Rank::Nice => granted = "nice -20".into(),
                 HighPriority::Slice(slice) if arm.rank == Rank::ShortSlice => granted = slice_name(slice),
-                other => return Ok(Err(format!("the system grants: {other}"))),
+                other if arm.rank == Rank::Nice => {
+                    return Ok(Err(format!("nice -20 needs CAP_SYS_NICE; the system grants {other}")));
+                }
+                other => return Ok(Err(format!("a slice of one's own needs Linux 6.12; the system grants {other}"))),
             }
         }
         let config = EngineConfig::new().policy(policy).measure(true).pools(pools.clone());

@@ -11,6 +11,7 @@ mod arm;
 mod cipher;
 mod error;
 pub mod filemap;
+mod meanwhile;
 mod protect;
 pub mod record;
 mod replay;

@@ -1,4 +1,4 @@
-//! Medians, and intervals by resampling.
+//! Medians, and their intervals.
 
 /// The median; 0 of nothing.
 pub fn median(values: &[f64]) -> f64 {
@@ -16,28 +16,44 @@ pub fn median(values: &[f64]) -> f64 {
 pub struct Change {
     /// The median of the changes.
     pub median: f64,
-    /// The lower end of the 95 % interval.
+    /// The lower end of the interval.
     pub low: f64,
     /// Its upper end.
     pub high: f64,
+    /// How likely such an interval holds the median that infinitely many rounds would have, in percent: at least 95,
+    /// except where there are fewer than six pairs.
+    pub coverage_percent: f64,
 }
 
-/// The median change between pairs of the same round, with a 95 % interval by the percentile bootstrap: pairs are drawn
-/// again with replacement, 2000 times, from a fixed seed. `None` below 5 pairs: the interval would be narrower than it says.
+/// The median change between pairs of the same round, and the interval of the sign test: from the `k`th smallest to the
+/// `k`th largest change, with the largest `k` that covers 95 %, whatever the changes' distribution. Below six pairs no
+/// interval does: it is then the whole range, and says what it covers. `None` below two pairs.
 pub fn paired_change(before: &[f64], after: &[f64]) -> Option<Change> {
-    let changes: Vec<f64> = before.iter().zip(after).map(|(b, a)| a - b).collect();
-    if changes.len() < 5 {
+    let mut changes: Vec<f64> = before.iter().zip(after).map(|(b, a)| a - b).collect();
+    let n = changes.len();
+    if n < 2 {
         return None;
     }
-    let mut random = Random::new(1);
-    let mut medians: Vec<f64> = (0..2000)
-        .map(|_| {
-            let drawn: Vec<f64> = (0..changes.len()).map(|_| changes[random.below(changes.len())]).collect();
-            median(&drawn)
-        })
-        .collect();
-    medians.sort_by(f64::total_cmp);
-    Some(Change { median: median(&changes), low: medians[50], high: medians[1949] })
+    changes.sort_by(f64::total_cmp);
+    // Each change is below the true median with probability 1/2: how many are is binomial. Outside of the interval it
+    // lies when fewer than k are below it, or above.
+    let outside = |k: usize| {
+        let (mut term, mut sum) = (0.5f64.powi(i32::try_from(n).unwrap_or(i32::MAX)), 0.0);
+        for i in 0..k {
+            sum += term;
+            term *= (n - i) as f64 / (i + 1) as f64;
+        }
+        2.0 * sum
+    };
+    let k = (1..=n / 2).take_while(|k| outside(*k) <= 0.05).last().unwrap_or(1);
+    let coverage_percent = (1.0 - outside(k)) * 100.0;
+    Some(Change { median: median(&changes), low: changes[k - 1], high: changes[n - k], coverage_percent })
+}
+
+/// Counts of all rounds as the mean of one.
+pub(crate) fn per_round(counts: &[u64], rounds: usize) -> Vec<u64> {
+    let rounds = (rounds as u64).max(1);
+    counts.iter().map(|count| (count + rounds / 2) / rounds).collect()
 }
 
 /// A small generator (xorshift64*), so that an order of runs can be told by its seed.
@@ -79,6 +95,25 @@ mod tests {
         let noise: Vec<f64> = before.iter().zip(0..).map(|(b, i)| b + if i % 2 == 0 { 3.0 } else { -3.0 }).collect();
         let change = paired_change(&before, &noise).unwrap();
         assert!(change.low < 0.0 && change.high > 0.0, "{change:?}");
-        assert_eq!(paired_change(&before[..4], &faster[..4]), None);
+        assert_eq!(paired_change(&before[..1], &faster[..1]), None);
+    }
+
+    /// From tables of the sign test's intervals (Conover, Practical Nonparametric Statistics, of the binomial at 1/2).
+    #[test]
+    fn intervals_are_the_sign_tests() {
+        for (n, k, covers) in [
+            (2, 1, 50.0),
+            (5, 1, 93.75),
+            (6, 1, 96.875),
+            (8, 1, 99.21875),
+            (9, 2, 96.09375),
+            (10, 2, 97.8515625),
+            (20, 6, 95.86105),
+        ] {
+            let values: Vec<f64> = (1..=n).map(f64::from).collect();
+            let change = paired_change(&vec![0.0; values.len()], &values).unwrap();
+            assert_eq!((change.low, change.high), (f64::from(k), f64::from(n + 1 - k)), "{n}");
+            assert!((change.coverage_percent - covers).abs() < 1e-4, "{n}: {change:?}");
+        }
     }
 }

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::app_start::{Measured, Report};
-use crate::tar;
+use crate::statistics::Change;
+use crate::{Cipher, tar};
 
 /// Puts cells under each other, the first column to the left, the others to the right.
 pub fn align(rows: &[Vec<String>]) -> String {
@@ -65,6 +66,49 @@ pub fn limits() -> String {
     text
 }
 
+/// What both tables mean.
+const LEGEND: &str = "\nnice -20: the kernel's rank for its high-priority workers; short slice: the shortest EEVDF slice, which needs no\n\
+     privilege; normal: as all other threads. Items: work items queued. p50 and p99: of one item, or of one bio, to 3 %.\n\
+     Scheduler latency: workers runnable and not running, before an item starts and within it. Queue latency: from queueing\n\
+     an item to its start, behind other items and behind other threads. Post-read delay: from bytes arrived to plaintext\n\
+     delivered, less the steps' own CPU time. Three different things that overlap: they are never added up.\n";
+
+/// What else the machine did, and a warning where that is too much for the figures to mean anything.
+fn disturbance(steal_ms: f64, other_cpu_percent: f64) -> String {
+    let mut text = format!(
+        "Meanwhile the hypervisor took {} ms, and {other_cpu_percent:.0} % of the CPUs went to other programs and to the kernel for itself.\n",
+        grouped(steal_ms)
+    );
+    if other_cpu_percent > BUSY_PERCENT {
+        text.push_str("WARNING: this machine was busy with other work: the differences above are that work's as much as the policies'.\n");
+    }
+    text
+}
+
+/// What an idle machine does beside an experiment stays below this: its disk's work, its own services.
+const BUSY_PERCENT: f64 = 15.0;
+
+/// How sure the intervals are.
+fn interval(mut changes: impl Iterator<Item = Change>) -> String {
+    changes.next().map_or_else(String::new, |change| {
+        let range =
+            if change.coverage_percent < 95.0 { " (the whole range: six rounds or more give 95 %)" } else { "" };
+        format!(
+            "\nAn interval holds the median of infinitely many rounds with {:.1} %{range}.",
+            change.coverage_percent
+        )
+    })
+}
+
+/// A quantile: two digits, as a histogram does not have more.
+fn quantile(value: Option<f64>) -> String {
+    let two = |value: f64| {
+        let unit = 10f64.powi((value.abs().max(1.0).log10().floor() as i32 - 1).max(0));
+        (value / unit).round() * unit
+    };
+    optional(value.map(two))
+}
+
 impl Report {
     /// The table, and how to read it.
     pub fn to_text(&self) -> String {
@@ -106,7 +150,7 @@ impl Report {
             "completed on CPU",
             "start-up",
             "change",
-            "95 % interval",
+            "interval",
         ];
         let units = ["", "latency", "latency", "", "", "delay", "", "", "", "latency", "0, 1, ...", "ms", "ms", "ms"];
         let mut rows = vec![header.map(String::from).to_vec(), units.map(String::from).to_vec()];
@@ -133,17 +177,18 @@ impl Report {
         let Some(measured) = self.arms.iter().find_map(|arm| arm.measured.as_ref()) else { return text };
         let _ = writeln!(
             text,
-            "\nVerified in a round: {} bytes, {} data blocks, {} hash blocks; {:.1} ms of CPU time. Stolen by the hypervisor: {:.0} ms.",
+            "\nVerified in a round, read-ahead included: {} bytes, {} data blocks, {} hash blocks; {:.1} ms of CPU time.",
             grouped(measured.bytes),
             grouped(measured.data_blocks),
             grouped(measured.tree_blocks),
             measured.step_cpu_ms,
-            self.steal_ms
         );
+        text.push_str(&disturbance(self.steal_ms, self.other_cpu_percent));
         if let Some(reference) = &self.reference {
             let _ = writeln!(
                 text,
-                "Changes are against `{reference}`, the median of the pairs of one round (not the difference of the medians); five rounds or more give an interval."
+                "Changes are against `{reference}`: the median of the changes within a round (not the difference of the medians).{}",
+                interval(self.arms.iter().filter_map(|arm| arm.measured.as_ref()?.start_up_change_ms))
             );
         }
         if !self.run_delay_counts {
@@ -173,16 +218,19 @@ impl Report {
                 );
             }
         }
+        text.push_str(LEGEND);
         text.push_str(
-            "\nnice -20: the kernel's rank for its high-priority workers; short slice: the shortest EEVDF slice, which needs no\n\
-             privilege; normal: as all other threads. The columns p50 and p99 are of one item, or of one bio. Items: work items\n\
-             queued. Readers' latency: scheduler latency of the threads that read and complete bios; with inline they do the work.\n\
-             Scheduler latency: workers runnable and not running. Queue latency: from queueing an item to its start; it\n\
-             contains scheduler latency, and waiting behind other items. Post-read delay: from bytes arrived to plaintext\n\
-             delivered, less the steps' own CPU time. Three different things: they are never added up.\n",
+            "Readers' latency: scheduler latency of the threads that read and complete bios; with inline they do the work.\n\
+             Completed on CPU: bios of a round whose reads ended on CPU 0, on CPU 1, and so on.\n",
         );
         let _ = writeln!(text, "{}", limits());
         text
+    }
+}
+
+impl tar::Group {
+    fn title(&self) -> String {
+        format!("{}, {} job{}", self.cipher.name(), self.jobs, if self.jobs == 1 { "" } else { "s" })
     }
 }
 
@@ -197,17 +245,11 @@ impl tar::Report {
             self.rounds,
             self.seed
         );
-        let header =
-            ["", "MB/s", "over bound", "95 % interval", "scheduler", "queue", "p50", "p99", "post-read", "items"];
+        let header = ["", "MB/s", "over bound", "interval", "scheduler", "queue", "p50", "p99", "post-read", "items"];
         let units = ["", "", "%", "%", "latency", "latency", "", "", "delay", ""];
         let mut rows = vec![header.map(String::from).to_vec(), units.map(String::from).to_vec()];
         for group in &self.groups {
-            rows.push(vec![format!(
-                "{}, {} job{}",
-                group.cipher.name(),
-                group.jobs,
-                if group.jobs == 1 { "" } else { "s" }
-            )]);
+            rows.push(vec![group.title()]);
             for arm in &group.arms {
                 let mut row = vec![format!("  {}", arm.name)];
                 match &arm.measured {
@@ -220,8 +262,8 @@ impl tar::Report {
                             gain.map_or_else(String::new, |gain| format!("{:+.1} to {:+.1}", gain.low, gain.high)),
                             optional(m.scheduler_latency_us),
                             grouped(m.queue_latency_us),
-                            optional(m.queue_latency_p50_us),
-                            optional(m.queue_latency_p99_us),
+                            quantile(m.queue_latency_p50_us),
+                            quantile(m.queue_latency_p99_us),
                             grouped(m.post_read_delay_us),
                             grouped(m.items),
                         ]);
@@ -233,11 +275,7 @@ impl tar::Report {
         text.push_str(&align(&rows));
         let refused = self.groups.iter().flat_map(|group| &group.arms).find(|arm| arm.measured.is_none());
         if let Some(arm) = refused {
-            let _ = writeln!(
-                text,
-                "\nn/a: the system refuses nice -20 ({}); the short slice needs no privilege.",
-                arm.granted
-            );
+            let _ = writeln!(text, "\nn/a: {}; the short slice needs no privilege.", arm.granted);
         }
         text.push_str("\nThe patch (fscrypt's queue from bound to unbound, both high-priority):\n");
         for group in self.groups.iter().filter(|group| group.published.is_some()) {
@@ -250,19 +288,37 @@ impl tar::Report {
                 || "not measured here".into(),
                 |(rank, gain)| format!("here {:+.1} % ({:+.1} to {:+.1}, {rank})", gain.median, gain.low, gain.high),
             );
-            let _ = writeln!(
-                text,
-                "  {}, {} job{}: {}; {here}",
-                group.cipher.name(),
-                group.jobs,
-                if group.jobs == 1 { "" } else { "s" },
-                group.published.unwrap_or_default()
-            );
+            let _ = writeln!(text, "  {}: {}; {here}", group.title(), group.published.unwrap_or_default());
         }
         if !self.run_delay_counts {
             text.push_str("This kernel does not count run_delay, so that there is no scheduler latency.\n");
         }
-        let _ = writeln!(text, "Stolen by the hypervisor: {:.0} ms. {}", self.steal_ms, limits());
+        let gains = self
+            .groups
+            .iter()
+            .flat_map(|group| &group.arms)
+            .filter_map(|arm| arm.measured.as_ref().filter(|m| m.items > 0.0)?.gain_over_bound_percent);
+        let noise = self.groups.iter().filter(|group| group.cipher == Cipher::None).flat_map(|group| &group.arms);
+        let noise = noise.filter_map(|arm| arm.measured.as_ref()?.gain_over_bound_percent);
+        let noise = noise
+            .map(|gain| gain.median.abs())
+            .fold(None, |most: Option<f64>, gain| Some(most.unwrap_or(0.0).max(gain)));
+        let _ = writeln!(
+            text,
+            "\nOver bound: the median of the gains within a round over the bound arm of the same rank (not the ratio of the\n\
+             medians).{}",
+            interval(gains)
+        );
+        if let Some(noise) = noise {
+            let _ = writeln!(
+                text,
+                "Without encryption no work items are queued, so those arms differ by chance alone: by up to {noise:.1} % here.\n\
+                 A gain of that size in another group says nothing."
+            );
+        }
+        text.push_str(&disturbance(self.steal_ms, self.other_cpu_percent));
+        text.push_str(LEGEND);
+        let _ = writeln!(text, "{}", limits());
         text
     }
 }
@@ -272,11 +328,11 @@ fn cells(measured: &Measured) -> Vec<String> {
     vec![
         optional(measured.scheduler_latency_us),
         grouped(measured.queue_latency_us),
-        optional(measured.queue_latency_p50_us),
-        optional(measured.queue_latency_p99_us),
+        quantile(measured.queue_latency_p50_us),
+        quantile(measured.queue_latency_p99_us),
         grouped(measured.post_read_delay_us),
-        optional(measured.post_read_delay_p50_us),
-        optional(measured.post_read_delay_p99_us),
+        quantile(measured.post_read_delay_p50_us),
+        quantile(measured.post_read_delay_p99_us),
         grouped(measured.items),
         optional(measured.completing_threads_latency_us),
         measured.completions.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),

@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 use postread::{EngineStats, Linear, Plan};
 use postread_blockcrypt::hash::{HashAlg, Hasher};
 use postread_io::{PreadConfig, PreadPool};
-use postread_sys::{procstat, schedstat};
+use postread_sys::schedstat;
 use serde::Serialize;
 
 use crate::archive::Archive;
 use crate::arm::{Arm, ArmReport, Arms, Placement, Runner};
 use crate::cipher::{Cipher, FileKey, UNIT};
 use crate::error::{LabError, Tried};
+use crate::meanwhile::{Disturbance, Meanwhile};
 use crate::protect::{self, Cold};
-use crate::statistics::{Change, Random, median, paired_change};
+use crate::statistics::{Change, Random, median, paired_change, per_round};
 use crate::workload::App;
 
 /// How to run the experiment.
@@ -51,6 +52,8 @@ pub struct Report {
     pub run_delay_counts: bool,
     /// Time that the hypervisor took from this machine during the experiment, in milliseconds.
     pub steal_ms: f64,
+    /// Share of the machine's CPUs that other programs, and the kernel for itself, used meanwhile, in percent.
+    pub other_cpu_percent: f64,
     /// One entry a cipher and number of jobs.
     pub groups: Vec<Group>,
 }
@@ -73,7 +76,7 @@ pub struct Group {
 pub struct Measured {
     /// Plaintext archived a second, in MB.
     pub mb_per_s: f64,
-    /// Of an unbound arm: its gain in percent over the bound arm of the same rank, with a 95 % interval.
+    /// Of an unbound arm: its gain in percent over the bound arm of the same rank, the median of rounds, with its interval.
     pub gain_over_bound_percent: Option<Change>,
     /// Time that workers were runnable and not running, in microseconds; null where the kernel doesn't count.
     pub scheduler_latency_us: Option<f64>,
@@ -87,7 +90,7 @@ pub struct Measured {
     pub post_read_delay_us: f64,
     /// Work items.
     pub items: f64,
-    /// How many bios completed on each CPU, over all rounds.
+    /// How many bios completed on each CPU: the mean over rounds.
     pub completions: Vec<u64>,
     /// MB a second of each round.
     pub rounds_mb_per_s: Vec<f64>,
@@ -256,7 +259,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
     for ((_, encrypted), runner) in pairs.take(encrypted.len().max(runners.len())) {
         check(tree, encrypted, runner, &pool)?;
     }
-    let steal = procstat::cpu_times().unwrap_or_default();
+    let meanwhile = Meanwhile::begin();
     let mut random = Random::new(options.seed);
     let combinations: Vec<(usize, usize)> =
         (0..encrypted.len()).flat_map(|cipher| options.jobs.iter().map(move |jobs| (cipher, *jobs))).collect();
@@ -291,7 +294,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
             }
         }
     }
-    let steal_ms = procstat::cpu_times().unwrap_or_default().since(&steal).steal.as_secs_f64() * 1000.0;
+    let Disturbance { steal_ms, other_cpu_percent } = meanwhile.end();
     let groups = combinations
         .iter()
         .enumerate()
@@ -308,7 +311,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
         })
         .collect();
     let (files, rounds, seed) = (tree.files.len(), options.rounds, options.seed);
-    Ok(Report { files, bytes, rounds, seed, run_delay_counts: counts, steal_ms, groups })
+    Ok(Report { files, bytes, rounds, seed, run_delay_counts: counts, steal_ms, other_cpu_percent, groups })
 }
 
 /// Latencies of all rounds of one combination and arm: the engine's histograms count over all of its runs.
@@ -348,7 +351,7 @@ fn measured(series: &Series, latencies: &Latencies, counts: bool, bound: Option<
         queue_latency_p99_us: some(&latencies.p99_us),
         post_read_delay_us: median(&series.delay_ns) / 1000.0,
         items: median(&series.items),
-        completions: latencies.completions.clone(),
+        completions: per_round(&latencies.completions, series.mb_per_s.len()),
         rounds_mb_per_s: series.mb_per_s.clone(),
     }
 }

@@ -47,7 +47,7 @@ struct LabOptions {
     /// Rounds: how often everything is run through each arm
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Fewer rounds and less to read: under half a minute an experiment
+    /// Fewer rounds and less to read: app-start in under half a minute, tar in under a minute
     #[arg(long)]
     quick: bool,
     /// Print the report as JSON
