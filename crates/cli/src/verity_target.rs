@@ -223,6 +223,17 @@ impl VerityArgs {
             .ok_or_else(|| of(&self.file, Outcome::Environment)("the tree could not be computed"))
     }
 
+    /// What to say of files that were taken because they lie beside the target: they may be of an older one.
+    fn found_beside(&self) -> String {
+        let tree = if self.merkle_tree.is_none() { beside(&self.file, ".verity-tree") } else { None };
+        let descriptor = if self.descriptor.is_none() { beside(&self.file, ".verity-desc") } else { None };
+        let names: Vec<String> = tree.iter().chain(&descriptor).map(|path| name_for_stderr(path)).collect();
+        match names.is_empty() {
+            true => String::new(),
+            false => format!(" (found beside it and used: {}; it may be of an older file)", names.join(", ")),
+        }
+    }
+
     /// Whether the descriptor is what the caller trusts.
     fn trust(&self, descriptor: &Descriptor) -> Result<Trust, Failure> {
         let found = descriptor.file_digest();
@@ -231,7 +242,8 @@ impl VerityArgs {
         {
             let what = format!(
                 "the digest is {found}, wanted {wanted}: the digest, the top of the tree, the size or the parameters \
-                 are not this file's"
+                 are not this file's{}",
+                self.found_beside()
             );
             return Err(of(&self.file, Outcome::Integrity)(what));
         }

@@ -219,3 +219,25 @@ fn a_signature_in_place_of_a_digest() {
     m.damage("tree", 5);
     assert_eq!(code(&verify(&["--signature", "sig", "--cert", "ours.pem"])), 1, "another digest");
 }
+
+/// Metadata that was picked up because it lies beside the file is named when it does not fit: it may be yesterday's.
+#[test]
+fn a_stale_sidecar_is_named() {
+    let Some(made) = made(20_000, &[]) else { return };
+    fs::copy(made.path("tree"), made.path("f.verity-tree")).unwrap();
+    fs::copy(made.path("desc"), made.path("f.verity-desc")).unwrap();
+    assert_eq!(code(&made.postread("verify", &[])), 0);
+    made.damage("f", 5000);
+    let digest = postread(made.dir.path(), &["digest", "--compact", "f"]);
+    let now = format!("sha256:{}", text(&digest.stdout).trim());
+    let output = postread(made.dir.path(), &["verify", "f", "--digest", &now]);
+    assert_eq!(code(&output), 1);
+    let said = text(&output.stderr);
+    assert!(said.contains("found beside it and used: f.verity-tree, f.verity-desc"), "{said}");
+    let given =
+        postread(made.dir.path(), &["verify", "f", "--digest", &now, "--merkle-tree=tree", "--descriptor=desc"]);
+    assert!(!text(&given.stderr).contains("beside"), "{given:?}");
+    fs::remove_file(made.path("f.verity-tree")).unwrap();
+    fs::remove_file(made.path("f.verity-desc")).unwrap();
+    assert_eq!(code(&postread(made.dir.path(), &["verify", "f", "--digest", &now])), 0);
+}

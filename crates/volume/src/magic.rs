@@ -34,6 +34,23 @@ pub enum Magic {
     Gpt,
     /// A master boot record.
     Mbr,
+    /// gzip.
+    Gzip,
+    /// bzip2.
+    Bzip2,
+    /// xz.
+    Xz,
+    /// Zstandard.
+    Zstd,
+    /// A disk image in the format of QEMU, version 2 or 3.
+    Qcow2,
+}
+
+impl Magic {
+    /// Whether an image may be inside that has to be unpacked first.
+    pub fn is_packed(self) -> bool {
+        matches!(self, Magic::Gzip | Magic::Bzip2 | Magic::Xz | Magic::Zstd | Magic::Qcow2)
+    }
 }
 
 /// Tells what `source` is; nothing where no magic number is known. File systems come before partition tables, since
@@ -80,7 +97,18 @@ fn detect_start(start: &[u8]) -> Option<Magic> {
     if (0..4).any(|sector| at(sector * 512, b"LABELONE") && at(sector * 512 + 24, b"LVM2 001")) {
         return Some(Magic::Lvm2);
     }
-    (start.len() >= 2048 && le16(start, 1024 + 0x38) == 0xef53).then_some(Magic::Ext4)
+    if start.len() >= 2048 && le16(start, 1024 + 0x38) == 0xef53 {
+        return Some(Magic::Ext4);
+    }
+    // Last, since a file system leaves its first sector to whoever boots.
+    let packed: [(&[u8], Magic); 5] = [
+        (b"\x1f\x8b\x08", Magic::Gzip),
+        (b"BZh", Magic::Bzip2),
+        (b"\xfd7zXZ\0", Magic::Xz),
+        (b"\x28\xb5\x2f\xfd", Magic::Zstd),
+        (b"QFI\xfb", Magic::Qcow2),
+    ];
+    packed.into_iter().find(|(bytes, _)| at(0, bytes)).map(|(_, magic)| magic)
 }
 
 fn detect_table(start: &[u8]) -> Option<Magic> {

@@ -58,9 +58,22 @@ pub(crate) fn outcome_of(error: &Error) -> Outcome {
     }
 }
 
+/// Whether the kernel's file system driver says what it can do, and fs-verity is not part of it.
+fn kernel_lacks_verity(kind: FsKind) -> bool {
+    let name = if kind == FsKind::Ext { "ext4" } else { "f2fs" };
+    let features = std::path::Path::new("/sys/fs").join(name).join("features");
+    features.is_dir() && !features.join("verity").exists()
+}
+
 /// What to do about a refusal, where that depends on the file system or on the parameters.
 pub(crate) fn hint(error: &Error, fs: Option<&FsStat>, params: Option<&MerkleTreeParams>) -> String {
     match (error.cause, fs.map(|fs| fs.kind), params) {
+        (Cause::NotSupported | Cause::FeatureOff, Some(kind @ (FsKind::Ext | FsKind::F2fs)), _)
+            if kernel_lacks_verity(kind) =>
+        {
+            ": no feature of the file system would help, as this kernel is built without fs-verity (CONFIG_FS_VERITY)"
+                .to_owned()
+        }
         (Cause::NotSupported | Cause::FeatureOff, Some(FsKind::Ext), _) => {
             ": turn it on with `tune2fs -O verity DEVICE` \
             (read-only feature 0x8000; needs extents, and blocks no larger than a page)"

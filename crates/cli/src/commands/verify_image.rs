@@ -14,7 +14,9 @@ use serde::Serialize;
 
 use super::verify::VerifyArgs;
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{Trusted, bytes_of, canonical, compare_paths, locked, look_into, outcome_of, resolve, try_resolve};
+use crate::image::{
+    Trusted, bytes_of, canonical, compare_paths, locked, locked_above, look_into, outcome_of, resolve, try_resolve,
+};
 use crate::progress::Progress;
 use crate::read_options::StatsReport;
 use crate::report::{ListReport, Name};
@@ -320,9 +322,13 @@ impl Verify<'_> {
     fn listed_but_missing(&self) {
         for path in self.trusted.paths() {
             match self.image.resolve_spelled(path) {
-                Err(error @ ImageError::NotFound { .. }) => {
+                Err(ImageError::NotFound { path: missing }) => {
                     self.shared().files += 1;
-                    self.error(path, &error, Outcome::Integrity);
+                    match locked_above(self.image, &missing) {
+                        // It may well be there: without the key nobody can tell.
+                        Some(hint) => self.error(path, &format!("no such file{hint}"), Outcome::Key),
+                        None => self.error(path, &"no such file", Outcome::Integrity),
+                    }
                 }
                 // Found in a directory that folds case, where no file was held to this line.
                 Ok((_, spelled)) if spelled != path => {

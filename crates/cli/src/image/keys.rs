@@ -53,13 +53,30 @@ impl From<std::ffi::OsString> for KeyFile {
     }
 }
 
-/// A master key, and the descriptor that it is for where it was given with one.
-type GivenKey = (Option<[u8; 8]>, Zeroizing<Vec<u8>>);
+/// A master key that was given.
+struct GivenKey {
+    /// How messages name it.
+    name: String,
+    /// The descriptor that it is for, where it was given with one.
+    descriptor: Option<[u8; 8]>,
+    raw: Zeroizing<Vec<u8>>,
+}
+
+impl GivenKey {
+    fn read(file: &Path, descriptor: Option<[u8; 8]>) -> Result<Self, Failure> {
+        let name = if file.as_os_str() == "-" { "standard input".into() } else { name_for_stderr(file) };
+        Ok(Self { name, descriptor, raw: read_secret(file)? })
+    }
+
+    fn bad(&self) -> impl Fn(postread_fscrypt::KeyError) -> Failure {
+        move |error| Failure::usage(format!("{}: {error}", self.name))
+    }
+}
 
 /// The secrets, read.
 pub(crate) struct Secrets {
     keys: Vec<GivenKey>,
-    hw_wrapped: Vec<Zeroizing<Vec<u8>>>,
+    hw_wrapped: Vec<GivenKey>,
     pub(crate) passphrase: Option<Zeroizing<Vec<u8>>>,
 }
 
@@ -78,8 +95,8 @@ impl KeyArgs {
         if all.filter(|file| file.as_os_str() == "-").count() > 1 {
             return Err(Failure::usage("only one secret can come from standard input"));
         }
-        let keys = self.key.iter().map(|key| Ok((key.descriptor, read_secret(&key.file)?)));
-        let hw_wrapped = self.hw_wrapped_key.iter().map(|file| read_secret(file));
+        let keys = self.key.iter().map(|key| GivenKey::read(&key.file, key.descriptor));
+        let hw_wrapped = self.hw_wrapped_key.iter().map(|file| GivenKey::read(file, None));
         let passphrase = match &self.passphrase_file {
             Some(file) if file.as_os_str() == "-" && io::stdin().is_terminal() => {
                 terminal::ask("Passphrase: ").map_err(Failure::environment)?
@@ -99,17 +116,16 @@ impl Secrets {
     /// All keys as master keys.
     pub(crate) fn keyring(&self) -> Result<Keyring, Failure> {
         let mut keyring = Keyring::new();
-        let bad = |error| Failure::usage(format!("a key can't be used: {error}"));
-        for (descriptor, key) in &self.keys {
-            let master = MasterKey::new(key).map_err(bad)?;
-            match descriptor {
-                Some(descriptor) => keyring.add_with_descriptor(*descriptor, master),
+        for key in &self.keys {
+            let master = MasterKey::new(&key.raw).map_err(key.bad())?;
+            match key.descriptor {
+                Some(descriptor) => keyring.add_with_descriptor(descriptor, master),
                 None => keyring.add(master),
             }
         }
-        for raw in &self.hw_wrapped {
+        for key in &self.hw_wrapped {
             for kdf in HwKdf::ALL {
-                keyring.add(MasterKey::hardware_wrapped(raw, kdf).map_err(bad)?);
+                keyring.add(MasterKey::hardware_wrapped(&key.raw, kdf).map_err(key.bad())?);
             }
         }
         Ok(keyring)
@@ -117,10 +133,7 @@ impl Secrets {
 
     /// The keys that may be a raw-key protector's.
     pub(crate) fn raw_protector_keys(&self) -> impl Iterator<Item = &[u8; 32]> {
-        self.keys
-            .iter()
-            .filter(|(descriptor, _)| descriptor.is_none())
-            .filter_map(|(_, key)| key.as_slice().try_into().ok())
+        self.keys.iter().filter(|key| key.descriptor.is_none()).filter_map(|key| key.raw.as_slice().try_into().ok())
     }
 
     /// Whether no secret was given.

@@ -111,6 +111,11 @@ pub(crate) fn look_into(target: &Path, part: Option<u32>, offset: Option<u64>) -
 }
 
 impl Layers {
+    /// Bytes of the target, or of the part of it that is read.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
     fn narrow(&mut self, offset: u64, len: u64) -> std::io::Result<()> {
         self.start = offset;
         self.len = len.min(self.len.saturating_sub(offset));
@@ -154,6 +159,10 @@ impl Layers {
                     self.table.iter().flat_map(|t| &t.parts).map(|p| p.number.to_string()).collect();
                 let numbers = numbers.join(", ");
                 return Err(Failure::usage(format!("{name}: it holds partitions: choose one with --part ({numbers})")));
+            }
+            Some(other) if other.is_packed() => {
+                let what = format_name(other);
+                return Err(Failure::usage(format!("{name}: it holds {what} data: unpack or convert it first")));
             }
             Some(other) => {
                 return Err(Failure::usage(format!(

@@ -21,7 +21,7 @@ pub(crate) use trusted::Trusted;
 pub(crate) use unlock::ToolMetadata;
 
 use crate::exit::{Failure, Outcome};
-use crate::text::name_for_stderr;
+use crate::text::{complain, name_for_stderr};
 
 /// `--part`, `--offset` and the keys.
 #[derive(Args, Clone, Debug)]
@@ -57,13 +57,20 @@ impl ImageArgs {
         let fail =
             |error: ImageError| Failure::new(outcome_of(&error), format!("{}: {error}", name_for_stderr(target)));
         let image = Image::open(metadata, data, start, keys, Options::default()).map_err(fail)?;
+        let (wanted, found) = (image.fs().superblock().size(), layers.len());
+        if found < wanted {
+            complain(format_args!(
+                "{}: the file system has {wanted} bytes, and there are {found}: what lies behind them can't be read",
+                name_for_stderr(target)
+            ));
+        }
         let image = unlock::unlock(image, &mut secrets, ask)?;
         Ok((layers, image))
     }
 }
 
-/// The inode that `path` names in the image, as an argument gives it, and the path as the image spells it: where case is folded, names that the
-/// user spells otherwise are found, and digests are listed under the image's own.
+/// The inode that `path` names in the image, as an argument gives it, and the path as the image spells it: where case is
+/// folded, names that the user spells otherwise are found, and digests are listed under the image's own.
 pub(crate) fn resolve(image: &Image, path: &[u8]) -> Result<(Inode, Vec<u8>), Failure> {
     try_resolve(image, path).map_err(|Failure { outcome, message }| {
         Failure::new(outcome, format!("{}: {message}", crate::text::bytes_for_stderr(&canonical(path))))
@@ -74,21 +81,20 @@ pub(crate) fn resolve(image: &Image, path: &[u8]) -> Result<(Inode, Vec<u8>), Fa
 pub(crate) fn try_resolve(image: &Image, path: &[u8]) -> Result<(Inode, Vec<u8>), Failure> {
     image.resolve_spelled(path).map_err(|error| {
         let outcome = outcome_of(&error);
-        let hint = match &error {
-            ImageError::NotFound { path } => locked_above(image, path),
-            _ => String::new(),
-        };
+        let ImageError::NotFound { path: missing } = &error else { return Failure::new(outcome, error) };
         // A name that is not there because its directory is locked is a matter of the key.
-        let outcome = if hint.is_empty() { outcome } else { Outcome::Key };
-        Failure::new(outcome, format!("{error}{hint}"))
+        let hint = locked_above(image, missing);
+        let outcome = if hint.is_some() { Outcome::Key } else { outcome };
+        let what = if missing == path { "no such file".into() } else { error.to_string() };
+        Failure::new(outcome, format!("{what}{}", hint.unwrap_or_default()))
     })
 }
 
 /// What to say where the directory of a name that is not found shows no-key names.
-fn locked_above(image: &Image, path: &[u8]) -> String {
+pub(crate) fn locked_above(image: &Image, path: &[u8]) -> Option<String> {
     let parent = path.iter().rposition(|&b| b == b'/').map_or(&[][..], |at| &path[..at]);
     let missing = image.resolve(parent).ok().and_then(|dir| image.names(&dir).ok()?.missing().cloned());
-    missing.map_or(String::new(), |missing| format!(" (its directory is locked: {missing})"))
+    missing.map(|missing| format!(" (its directory is locked: {missing})"))
 }
 
 /// The exit status for what went wrong within an image.

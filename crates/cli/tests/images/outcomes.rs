@@ -190,3 +190,41 @@ fn users_with_few_threads() {
         println!("{args}: from {} threads on", done[0]);
     }
 }
+
+/// What an image is wrapped in is said, and one that is cut off.
+#[test]
+fn packed_and_truncated_images_are_told_as_what_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity");
+    let whole = fs::read(dir.path().join(&image)).unwrap();
+    let packed: [(&str, &[u8]); 5] = [
+        ("gzip", b"\x1f\x8b\x08"),
+        ("bzip2", b"BZh9"),
+        ("xz", b"\xfd7zXZ\0"),
+        ("zstd", b"\x28\xb5\x2f\xfd"),
+        ("qcow2", b"QFI\xfb"),
+    ];
+    for (name, magic) in packed {
+        fs::write(dir.path().join("packed"), [magic, &[7; 5000]].concat()).unwrap();
+        let output = postread(dir.path(), &["ls", "packed"]);
+        expect(&output, 2);
+        assert!(stderr(&output).contains(&format!("{name} data")), "{}", stderr(&output));
+        // What boots from such a sector is a file system all the same.
+        fs::write(dir.path().join("boots"), [magic, &whole[magic.len()..]].concat()).unwrap();
+        expect(&postread(dir.path(), &["ls", "boots"]), 0);
+    }
+    fs::write(dir.path().join("cut"), &whole[..whole.len() / 2]).unwrap();
+    let output = postread(dir.path(), &["ls", "cut"]);
+    let told = format!("has {} bytes, and there are {}", whole.len(), whole.len() / 2);
+    assert!(stderr(&output).contains(&told), "{}", stderr(&output));
+}
+
+#[test]
+fn a_key_that_can_not_be_one_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "xts-pad16");
+    fs::write(dir.path().join("short"), [1; 8]).unwrap();
+    let output = postread(dir.path(), &["ls", &image, "--key", &key("key64.bin"), "--key", "short"]);
+    expect(&output, 2);
+    assert!(stderr(&output).contains("short: a master key has"), "{}", stderr(&output));
+}

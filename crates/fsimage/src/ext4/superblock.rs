@@ -223,6 +223,11 @@ impl Superblock {
         Ok(())
     }
 
+    /// Size of the file system in bytes.
+    pub fn size(&self) -> u64 {
+        self.blocks_count.saturating_mul(self.block_size.into())
+    }
+
     /// Number of block groups.
     pub fn groups_count(&self) -> u64 {
         (self.blocks_count - u64::from(self.first_data_block)).div_ceil(u64::from(self.blocks_per_group))

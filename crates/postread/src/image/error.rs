@@ -160,7 +160,13 @@ impl ImageError {
                 ImageErrorKind::Io
             }
             ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.is_checksum() => ImageErrorKind::Corrupt,
-            ImageError::Digest { .. } => ImageErrorKind::Corrupt,
+            // Metadata that the kernel wrote and that vouches for the file: what is wrong with it is the file's failure.
+            ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.structure() == ext4::Structure::Verity => {
+                ImageErrorKind::Corrupt
+            }
+            ImageError::Digest { .. } | ImageError::Descriptor { .. } | ImageError::Tree { .. } => {
+                ImageErrorKind::Corrupt
+            }
             ImageError::NotFound { .. } | ImageError::Parent | ImageError::WrongKind { .. } => ImageErrorKind::NotFound,
             ImageError::Engine(_) => ImageErrorKind::Io,
             _ => ImageErrorKind::Malformed,
