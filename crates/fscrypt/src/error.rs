@@ -121,6 +121,9 @@ pub enum DataError {
         /// Ciphertext bytes claimed by the field.
         claimed: usize,
     },
+    /// Something other than NULs behind the name's end.
+    #[error("it decrypts to garbage: what pads it is not zeros")]
+    Padding,
     /// The decrypted link target is empty or holds a NUL inside.
     #[error("the decrypted link target is empty")]
     EmptySymlink,

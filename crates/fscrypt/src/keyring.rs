@@ -9,10 +9,19 @@ pub struct MissingKey {
     pub wanted: KeySpecifier,
     /// The names of the keys at hand, of the kind that the policy wants.
     pub given: Vec<KeySpecifier>,
+    /// Whether a key of that name is at hand, and names decrypt to garbage with it: a v1 policy's key can have any name.
+    pub unfit: bool,
 }
 
 impl std::fmt::Display for MissingKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.unfit {
+            return write!(
+                f,
+                "the key given for {} does not fit: names decrypt to garbage; probably it is the wrong key",
+                self.wanted
+            );
+        }
         write!(f, "this needs key {}; you gave ", self.wanted)?;
         if self.given.is_empty() {
             return f.write_str("none");
@@ -59,10 +68,13 @@ impl Keyring {
             Some(name) => *name == policy.key,
             None => key.is_named_by(&policy.key),
         };
-        self.keys.iter().find(named).map(|(_, key)| key).ok_or_else(|| MissingKey {
-            wanted: policy.key,
-            given: self.names(matches!(policy.key, KeySpecifier::Identifier(_))),
-        })
+        self.keys.iter().find(named).map(|(_, key)| key).ok_or_else(|| self.missing(policy, false))
+    }
+
+    /// No key for a policy: none is at hand, or the one of that name does not fit.
+    pub fn missing(&self, policy: &Policy, unfit: bool) -> MissingKey {
+        let given = self.names(matches!(policy.key, KeySpecifier::Identifier(_)));
+        MissingKey { wanted: policy.key, given, unfit }
     }
 
     fn names(&self, identifiers: bool) -> Vec<KeySpecifier> {

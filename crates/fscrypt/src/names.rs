@@ -63,7 +63,8 @@ impl NameKey {
 
     /// Decrypts a name as a directory entry stores it. `.` and `..` are stored plain: don't pass them.
     ///
-    /// A wrong key gives some other bytes: no name carries a checksum.
+    /// A wrong key gives some other bytes: no name carries a checksum. What is not padded with NULs is an error; for
+    /// more than that see [`NameEvidence`](crate::NameEvidence).
     pub fn decrypt_name(&self, ciphertext: &[u8]) -> Result<Vec<u8>, DataError> {
         if ciphertext.len() > NAME_MAX {
             return Err(DataError::NameTooLong(ciphertext.len()));
@@ -104,6 +105,19 @@ impl NameKey {
     }
 
     fn decrypt(&self, ciphertext: &[u8]) -> Result<Vec<u8>, DataError> {
+        let mut name = self.decrypt_padded(ciphertext)?;
+        // Padding is NULs, and no name holds one.
+        if let Some(end) = name.iter().position(|&byte| byte == 0) {
+            if name[end..].iter().any(|&byte| byte != 0) {
+                return Err(DataError::Padding);
+            }
+            name.truncate(end);
+        }
+        Ok(name)
+    }
+
+    /// Decrypts a name, and leaves its padding on.
+    pub(crate) fn decrypt_padded(&self, ciphertext: &[u8]) -> Result<Vec<u8>, DataError> {
         if ciphertext.len() < CIPHERTEXT_MIN {
             return Err(DataError::NameTooShort(ciphertext.len()));
         }
@@ -115,10 +129,6 @@ impl NameKey {
             Cipher::AesHctr2(cipher) => cipher.decrypt(&self.iv.long(0), &mut name),
         };
         done.map_err(|_| DataError::NameTooShort(ciphertext.len()))?;
-        // Padding is NULs, and no name holds one.
-        if let Some(end) = name.iter().position(|&byte| byte == 0) {
-            name.truncate(end);
-        }
         Ok(name)
     }
 

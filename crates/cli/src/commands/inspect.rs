@@ -81,7 +81,7 @@ pub(super) struct PolicyReport {
     pub(super) files: u64,
     pub(super) directories: u64,
     pub(super) links: u64,
-    /// `fits`, `missing`, or why the key given can't be used.
+    /// `fits`, `missing`, or why the key given can't be used; of a v1 policy whether the key given looks right.
     pub(super) key: String,
 }
 
@@ -277,8 +277,10 @@ impl ImageReport {
             }
         }
         self.broken = broken;
-        let policies = covered.into_values().map(|(policy, covered)| policy_report(image, &policy, &covered));
-        self.policies = policies.collect();
+        for (policy, covered) in covered.into_values() {
+            note_unfit(image, &policy, outcome);
+            self.policies.push(policy_report(image, &policy, &covered));
+        }
     }
 
     fn protectors(&mut self, image: &Image, outcome: &mut Outcome) {
@@ -321,13 +323,26 @@ fn policy_bytes(context: &Context) -> Vec<u8> {
     bytes
 }
 
+/// A key that was given and does not fit is a wrong key.
+fn note_unfit(image: &Image, policy: &Policy, outcome: &mut Outcome) {
+    if image.keys().find(policy).is_ok() && image.key_verdict(policy) == Some(false) {
+        *outcome = outcome.worst(Outcome::Key);
+    }
+}
+
 fn policy_report(image: &Image, policy: &Policy, covered: &Covered) -> PolicyReport {
     let named = |wanted: bool| {
         (matches!(policy.key, KeySpecifier::Identifier(_)) == wanted).then(|| hex::encode(policy.key.as_bytes()))
     };
     let key = match (image.keys().find(policy), &covered.trouble) {
         (_, Some(error)) => error.to_string(),
-        (Ok(_), None) => "fits".to_owned(),
+        (Ok(_), None) => match (policy.version, image.key_verdict(policy)) {
+            // Such a policy's key can have any name: the names that it decrypts are the judges.
+            (1, Some(true)) => "given; looks right".to_owned(),
+            (1, Some(false)) => "does not fit (names decrypt to garbage)".to_owned(),
+            (1, None) => "given; no name to judge it by".to_owned(),
+            _ => "fits".to_owned(),
+        },
         (Err(_), None) => "missing".to_owned(),
     };
     let mut flags = policy.flag_names();
@@ -387,9 +402,13 @@ fn inode_report(image: &Image, inode: &Inode, path: &[u8], outcome: &mut Outcome
         note(error);
         None
     });
+    let mut judged = Outcome::Good;
     let policy = context.map(|context| {
         let mut covered = Covered::default();
         covered.count(image, inode, &context);
+        // Reading a directory's names is what judges a v1 policy's key; what is wrong there is told elsewhere.
+        let _ = inode.is_dir().then(|| image.names(inode));
+        note_unfit(image, &context.policy, &mut judged);
         policy_report(image, &context.policy, &covered)
     });
     let mapped = matches!(inode.file_type, FileType::Regular | FileType::Directory);
@@ -407,6 +426,7 @@ fn inode_report(image: &Image, inode: &Inode, path: &[u8], outcome: &mut Outcome
         }
         report
     });
+    *outcome = outcome.worst(judged);
     InodeReport {
         name: Name::of_bytes(if path.is_empty() { b"/" } else { path }),
         inode: inode.ino,

@@ -162,7 +162,7 @@ impl Listing<'_> {
         }
         // What is wrong with a context is told where the context is used.
         let Ok(Some(context)) = self.image.context(inode) else { return };
-        match self.image.keys().find(&context.policy) {
+        match self.image.master_key(&context) {
             Ok(_) => self.fits = true,
             Err(missing) if self.missing.iter().all(|other| other.wanted != missing.wanted) => {
                 self.missing.push(missing);

@@ -110,8 +110,12 @@ pub(crate) fn outcome_of(error: &ImageError) -> Outcome {
 /// The key that an encrypted directory lacks, where its names are no-key names.
 pub(crate) fn locked(image: &Image, inode: &Inode) -> Result<Option<ImageError>, ImageError> {
     let Some(context) = image.context(inode)? else { return Ok(None) };
-    match image.keys().find(&context.policy) {
-        Ok(_) => Ok(image.key_trouble(inode, &context).map(|error| ImageError::Key { ino: inode.ino, error })),
+    let found = match inode.is_dir() {
+        true => image.names(inode)?.missing().cloned().map_or(Ok(()), Err),
+        false => image.master_key(&context).map(|_| ()),
+    };
+    match found {
+        Ok(()) => Ok(image.key_trouble(inode, &context).map(|error| ImageError::Key { ino: inode.ino, error })),
         Err(missing) => Ok(Some(ImageError::MissingKey { ino: inode.ino, missing })),
     }
 }

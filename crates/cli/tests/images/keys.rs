@@ -48,7 +48,7 @@ fn equal_halves_are_refused_with_the_reason() {
     let image = unpack(dir.path(), "v1-xts");
     fs::write(dir.path().join("weak"), [7; 64]).unwrap();
     let output = postread(dir.path(), &["inspect", &image, "--key", "0000111122223333=weak"]);
-    let text = expect(&output, 0);
+    let text = expect(&output, 3);
     assert!(text.contains("halves"), "{text}");
 }
 
@@ -74,4 +74,34 @@ fn the_fscrypt_tools_protectors_unlock() {
     assert_eq!(fs::read(dir.path().join("out/raw/lnk")).unwrap(), b"the secret of raw\n");
     let text = expect(&postread(dir.path(), &["inspect", &image]), 0);
     assert!(text.contains("custom_passphrase") && text.contains("raw_key") && text.contains("\"words\""), "{text}");
+}
+
+/// A v1 policy's key can be given under any name: the names that it decrypts say whether it is the right one.
+#[test]
+fn a_wrong_v1_key_does_not_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, right) in [("v1-xts", "key64.bin"), ("v1-cbc", "key32.bin"), ("v1-adiantum", "key32.bin")] {
+        let (image, right) = (unpack(dir.path(), name), format!("0000111122223333={}", key(right)));
+        let text = expect(&postread(dir.path(), &["inspect", &image, "--key", &right]), 0);
+        assert!(text.contains("given; looks right"), "{text}");
+        for seed in 1..=4 {
+            let bytes: Vec<u8> = (0..64u8).map(|i| i.wrapping_mul(37).wrapping_add(seed * 59)).collect();
+            fs::write(dir.path().join("wrong"), bytes).unwrap();
+            let wrong = ["--key", "0000111122223333=wrong"];
+            let run = |command: &[&str]| postread(dir.path(), &[command, &wrong].concat());
+            let text = expect(&run(&["inspect", &image]), 3);
+            assert!(text.contains("does not fit (names decrypt to garbage)"), "{text}");
+            let commands = [
+                &["ls", "-R", &image, "/"][..],
+                &["cat", &image, "/enc/f1"],
+                &["extract", &image, "/enc", "-C", "out"],
+            ];
+            for command in commands {
+                let output = run(command);
+                expect(&output, 3);
+                assert!(stderr(&output).contains("probably it is the wrong key"), "{name} {output:?}");
+            }
+            assert_eq!(fs::read_dir(dir.path().join("out")).unwrap().count(), 0);
+        }
+    }
 }

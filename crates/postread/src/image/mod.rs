@@ -7,6 +7,7 @@ mod contents;
 mod decrypt_step;
 mod error;
 mod names;
+mod unfit_keys;
 mod verity;
 mod walk;
 
@@ -28,6 +29,8 @@ use postread_io::{ReadAt, ReadAtSource, Source};
 pub struct Image {
     fs: Ext4,
     keys: Arc<Keyring>,
+    /// What is known of the keys of v1 policies.
+    verdicts: Arc<unfit_keys::Verdicts>,
     /// Where contents are read from, and the byte there at which the file system starts.
     data: Arc<dyn Source>,
     start: u64,
@@ -56,13 +59,13 @@ impl Image {
             Some(_) => (Arc::new(ReadAtSource::new(fs.device().clone())), 0),
             None => (data, start),
         };
-        Ok(Image { fs, keys: Arc::new(keys), data, start })
+        Ok(Image { fs, keys: Arc::new(keys), verdicts: Arc::default(), data, start })
     }
 
     /// The same image with other keys.
     #[must_use]
     pub fn with_keys(&self, keys: Keyring) -> Image {
-        Image { keys: Arc::new(keys), ..self.clone() }
+        Image { keys: Arc::new(keys), verdicts: Arc::default(), ..self.clone() }
     }
 
     /// The file system.
@@ -118,14 +121,24 @@ impl Image {
         Ok((inode, spelled))
     }
 
-    /// The master key that a context names.
-    pub(crate) fn master_key(&self, context: &Context) -> Result<&MasterKey, MissingKey> {
-        self.keys.find(&context.policy)
+    /// The master key that a context names, and that names were not seen to decrypt to garbage with.
+    pub fn master_key(&self, context: &Context) -> Result<&MasterKey, MissingKey> {
+        let master = self.keys.find(&context.policy)?;
+        match self.verdicts.of(&context.policy) {
+            Some(false) => Err(self.keys.missing(&context.policy, true)),
+            _ => Ok(master),
+        }
+    }
+
+    /// Whether the key at hand for a policy is the right one, as far as that is known: an identifier is made of the key,
+    /// and for a v1 policy the names say it of those directories that were read.
+    pub fn key_verdict(&self, policy: &postread_fscrypt::Policy) -> Option<bool> {
+        self.verdicts.of(policy)
     }
 
     /// Why a key that a context names can't be used for this inode, or none; whether it is at hand is not asked.
     pub fn key_trouble(&self, inode: &Inode, context: &Context) -> Option<postread_fscrypt::KeyError> {
-        let master = self.master_key(context).ok()?;
+        let master = self.keys.find(&context.policy).ok()?;
         let facts = self.facts(inode);
         match inode.file_type {
             postread_fsimage::ext4::FileType::Regular => {

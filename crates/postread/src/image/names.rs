@@ -46,11 +46,22 @@ pub enum Names {
 }
 
 impl Image {
-    /// How the names of a directory are shown, with the keys at hand.
+    /// How the names of a directory are shown, with the keys at hand. A key of a v1 policy that they decrypt to garbage
+    /// with is a missing one.
     pub fn names(&self, dir: &Inode) -> Result<Names, ImageError> {
         let Some(context) = self.context(dir)? else { return Ok(Names::Plain) };
-        match self.master_key(&context) {
-            Ok(master) => Ok(Names::Decrypted(Box::new(self.name_key(dir, &context, master)?))),
+        let key = match self.keys().find(&context.policy) {
+            Ok(master) => {
+                let key = self.name_key(dir, &context, master)?;
+                match self.verdicts.judge(self.fs(), dir, &context.policy, &key) {
+                    true => Ok(key),
+                    false => Err(self.keys().missing(&context.policy, true)),
+                }
+            }
+            Err(missing) => Err(missing),
+        };
+        match key {
+            Ok(key) => Ok(Names::Decrypted(Box::new(key))),
             Err(missing) => Ok(Names::NoKey { hash: self.fs().name_hash(dir)?, missing }),
         }
     }
