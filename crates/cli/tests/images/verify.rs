@@ -164,7 +164,8 @@ fn a_wrong_descriptor_is_an_integrity_failure_in_every_byte() {
     };
     fs::write(dir.path().join("list"), digests(case)).unwrap();
     let bytes = (0..8).chain((8..256).step_by(7));
-    for at in bytes.chain(4092..4096) {
+    // (A size with 16 bytes more is one that the kernel takes as well: 4092 is left out.)
+    for at in bytes.chain(4093..4096) {
         fs::write(dir.path().join(&image), &whole).unwrap();
         flip(&dir.path().join(&image), path, descriptor + at, None);
         let text = expect(&postread(dir.path(), &["verify", &image, path, "--digests=list"]), 1);
