@@ -31,4 +31,23 @@ fn pages_and_help_agree() {
         }
         assert_eq!(help, page, "{command}");
     }
+    // The experiments share a page.
+    let help = |experiment| options(&expect(&postread(at, &["lab", experiment, "--help"]), 0));
+    let help: BTreeSet<String> = ["app-start", "tar", "record"].into_iter().flat_map(help).collect();
+    let page = fs::read_to_string(at.join("../../docs/man/postread-lab.1")).unwrap();
+    assert_eq!(help, options(&page.replace('\\', "")));
+}
+
+#[test]
+fn the_overview_names_every_command() {
+    let at = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(at.join("../../docs/man/postread.1")).unwrap().replace('\\', "");
+    let help = expect(&postread(at, &["--help"]), 0);
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let commands = commands.lines().take_while(|line| !line.is_empty());
+    let names: Vec<&str> = commands.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
+    assert!(names.len() > 10, "{help}");
+    for name in names.into_iter().filter(|name| !name.is_empty() && *name != "help") {
+        assert!(page.contains(&format!("postread-{name}")), "{name}");
+    }
 }
