@@ -4,6 +4,7 @@ use clap::Args;
 use postread_verity::{HashAlg, MerkleTreeParams, alg_from_name, alg_from_number};
 
 use crate::exit::Failure;
+use crate::read_options::parse_bytes;
 
 /// `--hash-alg`, `--block-size`, `--salt`.
 #[derive(Args, Clone, Debug)]
@@ -18,12 +19,16 @@ pub(crate) struct HashOptions {
 /// `--block-size`, `--salt`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BlockOptions {
-    /// Size of data and hash blocks in bytes: a power of two, 512 to 65536
-    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    /// Size of data and hash blocks in bytes: a power of two, 512 to 65536 (64K)
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = parse_block_size)]
     pub(crate) block_size: u32,
     /// Salt in hexadecimal, at most 32 bytes
     #[arg(long, value_name = "HEX", default_value = "", hide_default_value = true, value_parser = parse_hex)]
     pub(crate) salt: Hex,
+}
+
+fn parse_block_size(text: &str) -> Result<u32, String> {
+    u32::try_from(parse_bytes(text)?).map_err(|_| format!("{text:?} is too large"))
 }
 
 /// Bytes given in hexadecimal.

@@ -12,8 +12,8 @@ use postread::{Engine, Linear, OpenFile, Plan, VerityLayer};
 use postread_io::{MemorySource, PreadConfig, PreadOptions, PreadPool, Source};
 use postread_verity::signature::{Certificate, SignatureError, verify};
 use postread_verity::{
-    Descriptor, Digest, FileDigest, HashAlg, MAX_DESCRIPTOR_SIZE, MAX_SIGNATURE_SIZE, MerkleTreeParams, TreeBuilder,
-    TreeGeometry, TreeInMemory,
+    Descriptor, Digest, DigestParseError, FileDigest, HashAlg, MAX_DESCRIPTOR_SIZE, MAX_SIGNATURE_SIZE,
+    MerkleTreeParams, TreeBuilder, TreeGeometry, TreeInMemory,
 };
 
 use crate::digest_files::open_regular;
@@ -28,13 +28,23 @@ const MAX_COMPUTED_TREE: u64 = 1 << 30;
 /// More than any certificate has, in bytes.
 const CERT_MAX: usize = 1 << 20;
 
+/// `ALG:HEX`, or the digits alone: their number tells the algorithm.
+fn parse_digest(text: &str) -> Result<FileDigest, DigestParseError> {
+    let alg = match text.len() {
+        64 => "sha256:",
+        128 => "sha512:",
+        _ => "",
+    };
+    if text.contains(':') { text.parse() } else { format!("{alg}{text}").parse() }
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct VerityArgs {
     /// The file, or an image or a block device
     #[arg(value_name = "TARGET")]
     pub(crate) file: PathBuf,
-    /// The fs-verity digest that the file must have, as `fsverity digest` prints it
-    #[arg(long, value_name = "ALG:HEX")]
+    /// The fs-verity digest that the file must have, as `fsverity digest` prints it; its digits alone will do
+    #[arg(long, value_name = "ALG:HEX", value_parser = parse_digest)]
     pub(crate) digest: Option<FileDigest>,
     /// The Merkle tree [default: FILE.verity-tree if it is there, else computed]
     #[arg(long, value_name = "TREE")]

@@ -241,3 +241,18 @@ fn a_stale_sidecar_is_named() {
     fs::remove_file(made.path("f.verity-desc")).unwrap();
     assert_eq!(code(&postread(made.dir.path(), &["verify", "f", "--digest", &now])), 0);
 }
+
+/// What the tools print with `--compact`, and sizes as people write them.
+#[test]
+fn digits_alone_and_block_sizes_with_a_letter() {
+    for (options, digits) in [(&[][..], 64), (&["--hash-alg=sha512"], 128)] {
+        let Some(made) = made(9000, options) else { return };
+        let digest = made.digest.split_once(':').unwrap().1;
+        assert_eq!(digest.len(), digits);
+        assert_eq!(code(&postread(made.dir.path(), &["verify", "f", "--digest", digest])), 0);
+        assert_eq!(code(&postread(made.dir.path(), &["verify", "f", "--digest", &digest[1..]])), 2);
+    }
+    let Some(made) = made(9000, &["--block-size=1024"]) else { return };
+    assert_eq!(code(&made.postread("verify", &["--block-size=1K"])), 0);
+    assert_eq!(code(&made.postread("verify", &["--block-size=5G"])), 2);
+}
