@@ -60,7 +60,8 @@ impl Attributes {
     /// Puts them on an open file or directory. Returns the attributes that the file system there does not take.
     pub(super) fn put(&self, file: BorrowedFd<'_>, allowed: Allowed) -> io::Result<Vec<Vec<u8>>> {
         if allowed.owners {
-            rustix::fs::fchown(file, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))?;
+            let (uid, gid) = self.owners();
+            rustix::fs::fchown(file, uid, gid)?;
         }
         let mut left_out = Vec::new();
         for (name, value) in self.xattrs(allowed) {
@@ -72,14 +73,15 @@ impl Attributes {
         // After the owner, which clears set-id bits, and after the access control list, whose mask is in the mode.
         rustix::fs::fchmod(file, self.mode(allowed))?;
         rustix::fs::futimens(file, &self.times())?;
+        self.check_owners(allowed)?;
         Ok(left_out)
     }
 
     /// Puts them on what can't be opened: a link, a pipe, a socket, a device.
     pub(super) fn put_at(&self, dir: BorrowedFd<'_>, name: &[u8], link: bool, allowed: Allowed) -> io::Result<()> {
         if allowed.owners {
-            let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
-            rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            let (uid, gid) = self.owners();
+            rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
         }
         if allowed.privileged {
             let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
@@ -91,7 +93,22 @@ impl Attributes {
             // Made by us a moment ago, and no link.
             rustix::fs::chmodat(dir, name, self.mode(allowed), AtFlags::empty())?;
         }
-        Ok(rustix::fs::utimensat(dir, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW)?)
+        rustix::fs::utimensat(dir, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW)?;
+        self.check_owners(allowed)
+    }
+
+    /// The owner and the group; none where it is the number that stands for none, which nothing can have.
+    fn owners(&self) -> (Option<Uid>, Option<Gid>) {
+        let some = |id: u32| (id != u32::MAX).then_some(id);
+        (some(self.uid).map(Uid::from_raw), some(self.gid).map(Gid::from_raw))
+    }
+
+    fn check_owners(&self, allowed: Allowed) -> io::Result<()> {
+        if allowed.owners && matches!(self.owners(), (None, _) | (_, None)) {
+            let what = format!("nothing can have the owner {} and the group {}", self.uid, self.gid);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Ok(())
     }
 
     fn times(&self) -> Timestamps {

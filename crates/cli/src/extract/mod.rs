@@ -243,7 +243,12 @@ impl<'a> Extraction<'a> {
     fn attributes_put(&self, path: impl FnOnce() -> Vec<u8>, put: io::Result<Vec<Vec<u8>>>) {
         match put {
             Ok(left_out) => self.shared().left_out.extend(left_out),
-            Err(error) => self.failed(&path(), &format_args!("its attributes: {error}"), Outcome::Environment),
+            Err(error) => {
+                // The image's own fault, where it is no refusal of the file system here.
+                let malformed = error.kind() == io::ErrorKind::InvalidData;
+                let outcome = if malformed { Outcome::Usage } else { Outcome::Environment };
+                self.failed(&path(), &format_args!("its attributes: {error}"), outcome);
+            }
         }
     }
 
@@ -362,6 +367,7 @@ impl Feed<'_> {
     fn made(&self, path: &[u8], made: io::Result<()>) {
         match made {
             Ok(()) => self.extraction.shared().counts.others += 1,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => self.failed(path, &error, Outcome::Usage),
             Err(error) => self.failed(path, &error, Outcome::Environment),
         }
     }

@@ -244,3 +244,31 @@ fn thousands_of_directories_one_in_the_other() {
     // What goes when the test ends is removed name by name.
     postread_tests::run(Command::new("bash").current_dir(&dir).args(["-c", "chmod -R u+w out again; rm -r out again"]));
 }
+
+/// The number that stands for no user and no group, as an owner: told, and the rest is put down.
+#[test]
+fn owners_that_nobody_can_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("dir")).unwrap();
+    fs::write(tree.join("dir/file"), "file").unwrap();
+    symlink("target", tree.join("link")).unwrap();
+    let Some(()) = edited(dir.path(), &[]) else { return };
+    let Some(debugfs) = postread_tests::require_tool("debugfs") else { return };
+    let mut script = String::new();
+    for (name, field) in [("/dir", "uid"), ("/dir/file", "gid"), ("/link", "uid")] {
+        script += &format!("set_inode_field {name} {field} 4294967295\n");
+    }
+    fs::write(dir.path().join("script"), script).unwrap();
+    postread_tests::run(Command::new(debugfs).current_dir(&dir).args(["-w", "-f", "script", "image"]));
+    let output = postread(dir.path(), &["extract", "image", "-C", "out"]);
+    if postread_tests::require_root().is_none() {
+        expect(&output, 0);
+        return;
+    }
+    expect(&output, 2);
+    for name in ["dir: its attributes: ", "dir/file: its attributes: ", "link: "] {
+        assert!(stderr(&output).contains(&format!("{name}nothing can have the owner ")), "{output:?}");
+    }
+    assert_eq!(fs::read_to_string(dir.path().join("out/dir/file")).unwrap(), "file");
+}
