@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::exit::{CommandResult, Failure};
-use crate::extract::{Counts, Extraction, Settings, ciphertext, from_image, restore};
+use crate::extract::{Counts, Extraction, LeftOut, Settings, ciphertext, from_image, restore};
 use crate::image::{ImageArgs, Trusted, bytes_of, resolve};
 use crate::progress::Progress;
 use crate::read_options::{ReadOptions, StatsReport, parse_jobs};
@@ -31,11 +31,14 @@ pub(crate) struct ExtractArgs {
     #[arg(long, conflicts_with_all = ["from_ciphertext", "keep_going", "privileged", "digests", "jobs"])]
     ciphertext: bool,
     /// Restore what --ciphertext saved in SAVED
-    #[arg(long, value_name = "SAVED", conflicts_with_all = ["part", "offset", "digests", "passphrase_file"])]
+    #[arg(long, value_name = "SAVED", conflicts_with_all = ["part", "offset", "digests", "require_digests", "passphrase_file"])]
     from_ciphertext: Option<PathBuf>,
     /// Trusted digests of files, as `fsverity digest` prints them, with their paths in the image
     #[arg(long, value_name = "LIST")]
     digests: Option<PathBuf>,
+    /// A file with fs-verity that has no digest in the list fails
+    #[arg(long, requires = "digests")]
+    require_digests: bool,
     /// Keep the good parts of damaged files, with holes where bad blocks were
     #[arg(long)]
     keep_going: bool,
@@ -69,6 +72,7 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
         trusted: &trusted,
         privileged: args.privileged,
         keep_going: args.keep_going,
+        require_digests: args.require_digests,
         threads: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
     };
     let (outcome, counts) = match (&args.target, &args.from_ciphertext) {
@@ -82,7 +86,12 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
             let image = args.image.open(target, true)?;
             let (inode, path) = resolve(&image, path)?;
             let extraction = Extraction::open(&settings, Some(&image), &args.directory, report(args)?)?;
-            extraction.run(|feed| from_image::walk(feed, &image, inode, &path))?
+            extraction.run(|feed| {
+                from_image::walk(feed, &image, inode, &path);
+                if args.digests.is_some() {
+                    feed.check_list(&image);
+                }
+            })?
         }
         (None, None) => return Err(Failure::usage("extract what? give a TARGET")),
     };
@@ -91,7 +100,7 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
         StatsReport::of(&engine).tell();
     }
     if !args.json && !args.quiet {
-        tell(&counts).map_err(|error| output_failed_after(outcome, error))?;
+        tell(&counts, args.digests.is_some()).map_err(|error| output_failed_after(outcome, error))?;
     }
     Ok(outcome)
 }
@@ -102,17 +111,43 @@ fn report(args: &ExtractArgs) -> Result<Option<ListReport<Box<dyn Write + Send>>
     args.json.then(begin).transpose().map_err(output_failed)
 }
 
-fn tell(counts: &Counts) -> io::Result<()> {
-    let Counts { files, bytes, already_there, directories, others, failed, .. } = counts;
+fn tell(counts: &Counts, list_given: bool) -> io::Result<()> {
+    let Counts { files, bytes, already_there, directories, others, replaced, damaged, failed, left_out, .. } = counts;
+    let Counts { verified, self_consistent, copied, .. } = counts;
     let mut out = io::stdout();
     write!(out, "extracted {files} files ({bytes} bytes), {directories} directories, {others} links and others")?;
-    if *already_there > 0 {
-        write!(out, "; {already_there} files were there already")?;
+    for (count, what) in [
+        (already_there, "files were there already"),
+        (replaced, "files that were there already had another digest and were replaced"),
+        (damaged, "files have holes where blocks were bad"),
+        (failed, "failed"),
+    ] {
+        if *count > 0 {
+            write!(out, "; {count} {what}")?;
+        }
     }
-    if *failed > 0 {
-        write!(out, "; {failed} failed or were left out")?;
+    writeln!(out)?;
+    if list_given || *self_consistent > 0 {
+        writeln!(
+            out,
+            "{verified} files verified against given digests, {self_consistent} self-consistent only, {copied} merely copied"
+        )?;
     }
-    writeln!(out)
+    let LeftOut { devices, set_id, xattrs, flags } = left_out;
+    let parts: Vec<String> = [
+        (devices, "device nodes"),
+        (set_id, "times set-id bits"),
+        (xattrs, "privileged extended attributes"),
+        (flags, "times the immutable or append-only flag"),
+    ]
+    .iter()
+    .filter(|(count, _)| **count > 0)
+    .map(|(count, what)| format!("{count} {what}"))
+    .collect();
+    if !parts.is_empty() {
+        writeln!(out, "left out by design: {}", parts.join(", "))?;
+    }
+    Ok(())
 }
 
 fn save(args: &ExtractArgs, path: &[u8], progress: &Progress) -> CommandResult {

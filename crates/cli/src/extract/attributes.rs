@@ -1,10 +1,12 @@
 //! Owners, modes, times and extended attributes of what was extracted.
 
 use std::io;
+use std::ops::AddAssign;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use postread_fsimage::ext4::{Inode, Timestamp, Xattr, posix_acl_xattr};
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use postread_fsimage::ext4::{Inode, InodeFlags, Timestamp, Xattr, posix_acl_xattr};
+use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use serde::Serialize;
 
 /// What is put on a file besides its contents.
 #[derive(Clone, Debug)]
@@ -16,6 +18,54 @@ pub(super) struct Attributes {
     pub(super) mtime: Timestamp,
     /// Names and values as Linux's calls take them.
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Whether it was immutable or append-only, which nothing here is made.
+    pub(super) frozen: bool,
+}
+
+/// What was left out by design, not because anything failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct LeftOut {
+    /// Device nodes that were not made.
+    pub(crate) devices: u64,
+    /// Files and directories without the set-id bits that they had.
+    pub(crate) set_id: u64,
+    /// Extended attributes other than `user.*` and access control lists: file capabilities, security labels.
+    pub(crate) xattrs: u64,
+    /// Files and directories that were immutable or append-only.
+    pub(crate) flags: u64,
+}
+
+impl AddAssign for LeftOut {
+    fn add_assign(&mut self, other: Self) {
+        self.devices += other.devices;
+        self.set_id += other.set_id;
+        self.xattrs += other.xattrs;
+        self.flags += other.flags;
+    }
+}
+
+/// How putting attributes on a file went: each that can be put is.
+#[derive(Debug, Default)]
+pub(super) struct Put {
+    pub(super) left_out: LeftOut,
+    /// Extended attributes that the file system there does not take at all.
+    pub(super) unsupported: Vec<Vec<u8>>,
+    pub(super) failed: Vec<(String, io::Error)>,
+}
+
+impl Put {
+    fn note(&mut self, what: &str, result: rustix::io::Result<()>) {
+        if let Err(error) = result {
+            self.failed.push((what.to_owned(), error.into()));
+        }
+    }
+
+    fn note_xattr(&mut self, name: &[u8], result: rustix::io::Result<()>) {
+        match result {
+            Err(rustix::io::Errno::OPNOTSUPP) => self.unsupported.push(name.to_vec()),
+            other => self.note(&format!("extended attribute {}", name.escape_ascii()), other),
+        }
+    }
 }
 
 /// What the caller's privileges and options allow.
@@ -41,12 +91,29 @@ impl Attributes {
             atime: inode.atime,
             mtime: inode.mtime,
             xattrs: named.collect(),
+            frozen: inode.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND),
         }
     }
 
-    fn mode(&self, allowed: Allowed) -> Mode {
-        let mask = if allowed.privileged { 0o7777 } else { 0o1777 };
+    /// The mode that a file gets. Set-id bits only where the owner or group that they would lend is the image's.
+    fn mode(&self, allowed: Allowed, found: Option<&Stat>) -> Mode {
+        let mut mask = 0o1777;
+        if let Some(found) = found.filter(|_| allowed.privileged) {
+            mask |= if found.st_uid == self.uid { 0o4000 } else { 0 };
+            mask |= if found.st_gid == self.gid { 0o2000 } else { 0 };
+        }
         Mode::from_raw_mode((self.mode & mask).into())
+    }
+
+    /// What is left out whatever the file system says.
+    pub(super) fn left_out(&self, allowed: Allowed) -> LeftOut {
+        let taken = self.xattrs(allowed).count();
+        LeftOut {
+            devices: 0,
+            set_id: u64::from(self.mode & 0o6000 != 0 && !allowed.privileged),
+            xattrs: (self.xattrs.len() - taken) as u64,
+            flags: u64::from(self.frozen),
+        }
     }
 
     fn xattrs(&self, allowed: Allowed) -> impl Iterator<Item = (&[u8], &[u8])> {
@@ -57,44 +124,56 @@ impl Attributes {
             .map(|(name, value)| (name.as_slice(), value.as_slice()))
     }
 
-    /// Puts them on an open file or directory. Returns the attributes that the file system there does not take.
-    pub(super) fn put(&self, file: BorrowedFd<'_>, allowed: Allowed) -> io::Result<Vec<Vec<u8>>> {
+    /// Puts them on an open file or directory.
+    pub(super) fn put(&self, file: BorrowedFd<'_>, allowed: Allowed) -> Put {
+        let mut put = Put { left_out: self.left_out(allowed), ..Put::default() };
         if allowed.owners {
             let (uid, gid) = self.owners();
-            rustix::fs::fchown(file, uid, gid)?;
+            put.note("owner", rustix::fs::fchown(file, uid, gid));
+            self.check_owners(allowed, &mut put);
         }
-        let mut left_out = Vec::new();
         for (name, value) in self.xattrs(allowed) {
-            match rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()) {
-                Err(rustix::io::Errno::OPNOTSUPP) => left_out.push(name.to_vec()),
-                other => other?,
-            }
+            put.note_xattr(name, rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()));
         }
         // After the owner, which clears set-id bits, and after the access control list, whose mask is in the mode.
-        rustix::fs::fchmod(file, self.mode(allowed))?;
-        rustix::fs::futimens(file, &self.times())?;
-        self.check_owners(allowed)?;
-        Ok(left_out)
+        let mode = self.mode(allowed, rustix::fs::fstat(file).ok().as_ref());
+        self.note_set_id(mode, allowed, &mut put);
+        put.note("mode", rustix::fs::fchmod(file, mode));
+        put.note("times", rustix::fs::futimens(file, &self.times()));
+        put
     }
 
     /// Puts them on what can't be opened: a link, a pipe, a socket, a device.
-    pub(super) fn put_at(&self, dir: BorrowedFd<'_>, name: &[u8], link: bool, allowed: Allowed) -> io::Result<()> {
+    pub(super) fn put_at(&self, dir: BorrowedFd<'_>, name: &[u8], link: bool, allowed: Allowed) -> Put {
+        let mut put = Put::default();
         if allowed.owners {
             let (uid, gid) = self.owners();
-            rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+            put.note("owner", rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW));
+            self.check_owners(allowed, &mut put);
         }
         if allowed.privileged {
             let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
             for (xattr, value) in self.xattrs(allowed) {
-                rustix::fs::lsetxattr(&path[..], xattr, value, XattrFlags::empty())?;
+                put.note_xattr(xattr, rustix::fs::lsetxattr(&path[..], xattr, value, XattrFlags::empty()));
             }
         }
         if !link {
+            put.left_out = self.left_out(allowed);
+            let found = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok();
+            let mode = self.mode(allowed, found.as_ref());
+            self.note_set_id(mode, allowed, &mut put);
             // Made by us a moment ago, and no link.
-            rustix::fs::chmodat(dir, name, self.mode(allowed), AtFlags::empty())?;
+            put.note("mode", rustix::fs::chmodat(dir, name, mode, AtFlags::empty()));
         }
-        rustix::fs::utimensat(dir, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW)?;
-        self.check_owners(allowed)
+        put.note("times", rustix::fs::utimensat(dir, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW));
+        put
+    }
+
+    /// Set-id bits that were asked for and are not set.
+    fn note_set_id(&self, mode: Mode, allowed: Allowed, put: &mut Put) {
+        if allowed.privileged && u32::from(self.mode) & 0o6000 != mode.as_raw_mode() & 0o6000 {
+            put.left_out.set_id += 1;
+        }
     }
 
     /// The owner and the group; none where it is the number that stands for none, which nothing can have.
@@ -103,12 +182,11 @@ impl Attributes {
         (some(self.uid).map(Uid::from_raw), some(self.gid).map(Gid::from_raw))
     }
 
-    fn check_owners(&self, allowed: Allowed) -> io::Result<()> {
+    fn check_owners(&self, allowed: Allowed, put: &mut Put) {
         if allowed.owners && matches!(self.owners(), (None, _) | (_, None)) {
             let what = format!("nothing can have the owner {} and the group {}", self.uid, self.gid);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            put.failed.push(("owner".to_owned(), io::Error::new(io::ErrorKind::InvalidData, what)));
         }
-        Ok(())
     }
 
     fn times(&self) -> Timestamps {

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawMode, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawMode, ResolveFlags, openat2};
 
 /// Where unfinished files lie, within the top directory.
 pub(super) const PARTIAL: &str = ".postread-partial";
@@ -53,23 +53,37 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), BadName> {
 pub(super) struct Beneath {
     top: Arc<OwnedFd>,
     partial: OwnedFd,
+    /// Whether the directory is this extraction's own: it was not there, or empty, or a run that was stopped left it.
+    /// Then nobody else may look into it until all is done; this is the mode that it had.
+    own: Option<Mode>,
 }
 
+/// Why the directory can't be used, and the path that this is about.
+pub(super) type OpenError = (PathBuf, io::Error);
+
 impl Beneath {
-    /// Makes the directory if it is not there, and opens it.
-    ///
-    /// The error comes with the path that it is about.
-    pub(super) fn open(dir: &Path) -> Result<Self, (PathBuf, io::Error)> {
+    /// Makes the directory if it is not there, opens it, and keeps other extractions out of it.
+    pub(super) fn open(dir: &Path) -> Result<Self, OpenError> {
         let of_dir = |error| (dir.to_owned(), error);
         std::fs::create_dir_all(dir).map_err(of_dir)?;
         let top: OwnedFd = File::open(dir).map_err(of_dir)?.into();
+        lock(top.as_fd()).map_err(of_dir)?;
+        let mode = rustix::fs::fstat(&top).map_err(|error| of_dir(error.into()))?.st_mode;
+        let own = is_own(dir).map_err(of_dir)?.then(|| Mode::from_raw_mode(mode));
+        // Somebody else's directory that may be written to stays as it is.
+        let own = own.filter(|_| rustix::fs::fchmod(&top, Mode::RWXU).is_ok());
         let of_partial = |error: io::Error| (dir.join(PARTIAL), error);
         match rustix::fs::mkdirat(&top, PARTIAL, Mode::RWXU) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
             Err(error) => return Err(of_partial(error.into())),
         }
         let partial = open_dir(top.as_fd(), PARTIAL.as_bytes()).map_err(of_partial)?;
-        Ok(Self { top: Arc::new(top), partial })
+        Ok(Self { top: Arc::new(top), partial, own })
+    }
+
+    /// The mode that the directory had, if it is the extraction's own.
+    pub(super) fn own(&self) -> Option<Mode> {
+        self.own
     }
 
     /// The directory itself.
@@ -98,8 +112,25 @@ impl Beneath {
     }
 
     /// Takes the directory of unfinished files away, if nothing is left in it.
-    pub(super) fn close(self) {
+    pub(super) fn close(&self) {
         let _ = rustix::fs::unlinkat(&self.top, PARTIAL, AtFlags::REMOVEDIR);
+    }
+}
+
+/// Whether nothing but what a stopped run left is in a directory, or such a run was stopped in it.
+fn is_own(dir: &Path) -> io::Result<bool> {
+    let mut entries = std::fs::read_dir(dir)?;
+    Ok(entries.next().is_none() || std::fs::symlink_metadata(dir.join(PARTIAL)).is_ok())
+}
+
+/// Keeps a directory for one run at a time, as long as the file is open.
+pub(super) fn lock(dir: BorrowedFd<'_>) -> io::Result<()> {
+    match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(io::Error::new(io::ErrorKind::WouldBlock, "another postread is writing into this directory"))
+        }
+        // Some file systems have no locks.
+        _ => Ok(()),
     }
 }
 

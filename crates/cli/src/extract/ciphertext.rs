@@ -59,6 +59,10 @@ struct Saver<'a> {
 pub(crate) fn save(image: &Image, root: &Inode, dir: &Path, progress: &Progress) -> Result<(Outcome, Saved), Failure> {
     let output = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(dir)));
     let data = dir.join(DATA);
+    fs::create_dir_all(dir).map_err(output)?;
+    // One run at a time, as long as this is open.
+    let locked = File::open(dir).map_err(output)?;
+    super::beneath::lock(std::os::fd::AsFd::as_fd(&locked)).map_err(output)?;
     fs::create_dir_all(&data).map_err(output)?;
     let unfinished = Temporary::new(dir.join(format!("{MANIFEST}.part")));
     let manifest = BufWriter::new(File::create(unfinished.path()).map_err(output)?);

@@ -180,7 +180,7 @@ mod tests {
 
     fn nothing() -> Attributes {
         let time = Timestamp { seconds: 0, nanoseconds: 0 };
-        Attributes { mode: 0o755, uid: 0, gid: 0, atime: time, mtime: time, xattrs: Vec::new() }
+        Attributes { mode: 0o755, uid: 0, gid: 0, atime: time, mtime: time, xattrs: Vec::new(), frozen: false }
     }
 
     fn top(dir: &Path) -> (Beneath, Directories, Way) {

@@ -10,12 +10,17 @@ use std::sync::Arc;
 use postread::Plan;
 use postread_fsimage::ext4::{ExtentKind, Inode};
 use postread_io::BlockStatus;
+use postread_verity::{NoTree, TreeBuilder};
+use rustix::fs::{Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use super::saved_file::{SavedError, SavedFile};
 use super::{Attributes, Extraction, last_name};
 use crate::commands::cat_image::{PlanError, plan_of};
 use crate::exit::Outcome;
 use crate::verity_target::outcome_of;
+
+/// Bytes hashed at once of what is there already.
+const HASH_STEP: usize = 1 << 20;
 
 /// A file that waits for a thread.
 pub(super) struct FileJob {
@@ -43,6 +48,18 @@ struct Reading {
     /// Whether holes are read too, as their zeros are verified.
     read_holes: bool,
     block_size: u64,
+    trust: Trust,
+}
+
+/// What a file's contents were held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// A digest that the caller gave.
+    Verified,
+    /// Its own fs-verity metadata.
+    SelfConsistent,
+    /// Nothing.
+    Copied,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +75,8 @@ enum JobError {
     Size(u64),
     #[error("at byte {offset}: {status}")]
     Block { offset: u64, status: Box<BlockStatus> },
+    #[error("hashing what is there already: {0}")]
+    Hash(String),
 }
 
 impl JobError {
@@ -66,7 +85,7 @@ impl JobError {
             Self::Plan(error) => error.outcome(),
             Self::Output(_) => Outcome::Environment,
             Self::Saved(error) => error.outcome(),
-            Self::Size(_) => Outcome::Usage,
+            Self::Size(_) | Self::Hash(_) => Outcome::Usage,
             Self::Block { status, .. } => outcome_of(status),
         }
     }
@@ -77,12 +96,21 @@ impl From {
         let (inode, path) = match self {
             Self::Saved { saved, plan, data, block_size } => {
                 saved.check()?;
-                return Ok(Reading { plan, data, read_holes: false, block_size });
+                return Ok(Reading { plan, data, read_holes: false, block_size, trust: Trust::Copied });
             }
             Self::Inode { inode, path } => (inode, path),
         };
         let image = extraction.image.expect("a file of an image comes with it");
-        let plan = plan_of(image, &inode, extraction.settings.trusted.get(&path))?;
+        let trusted = extraction.settings.trusted.get(&path);
+        if trusted.is_none() && inode.is_verity() && extraction.settings.require_digests {
+            return Err(PlanError::NotListed.into());
+        }
+        let plan = plan_of(image, &inode, trusted)?;
+        let trust = match trusted {
+            Some(_) => Trust::Verified,
+            None if inode.is_verity() => Trust::SelfConsistent,
+            None => Trust::Copied,
+        };
         let mut data = Vec::new();
         if inode.has_inline_data() {
             data.push(0..inode.size);
@@ -96,7 +124,7 @@ impl From {
             }
         }
         let block_size = image.fs().superblock().block_size.into();
-        Ok(Reading { plan, data, read_holes: inode.is_verity(), block_size })
+        Ok(Reading { plan, data, read_holes: inode.is_verity(), block_size, trust })
     }
 }
 
@@ -105,8 +133,21 @@ impl Extraction<'_> {
     pub(super) fn file(&self, job: FileJob) {
         let name = last_name(&job.path);
         if job.attributes.is_there(job.dir.as_fd(), name, job.size) {
-            self.shared().counts.already_there += 1;
-            return;
+            match self.is_still_good(&job, name) {
+                Ok(Some(verified)) => {
+                    let mut shared = self.shared();
+                    shared.counts.already_there += 1;
+                    shared.counts.verified += u64::from(verified);
+                    shared.counts.left_out += job.attributes.left_out(self.allowed);
+                    return;
+                }
+                Ok(None) => {
+                    let path = crate::text::bytes_for_stderr(&job.path);
+                    crate::text::complain(format_args!("{path}: what was there has another digest: replaced"));
+                    self.shared().counts.replaced += 1;
+                }
+                Err(error) => return self.failed(&job.path, &error, error.outcome()),
+            }
         }
         let tag = job.ino.to_string();
         let path = job.path.clone();
@@ -115,6 +156,35 @@ impl Extraction<'_> {
             self.failed(&path, &error, error.outcome());
         }
         self.settings.progress.file_done();
+    }
+
+    /// Whether what is there already, of the right size and time, is to be left there. With a digest that the caller
+    /// gave it is hashed; true where it has that digest.
+    fn is_still_good(&self, job: &FileJob, name: &[u8]) -> Result<Option<bool>, JobError> {
+        let From::Inode { inode, path } = &job.from else { return Ok(Some(false)) };
+        let Some(wanted) = self.settings.trusted.get(path) else {
+            return match self.settings.require_digests && inode.is_verity() {
+                true => Err(PlanError::NotListed.into()),
+                false => Ok(Some(false)),
+            };
+        };
+        let image = self.image.expect("a file of an image comes with it");
+        let verity = image.verity(inode).map_err(PlanError::from)?.ok_or(PlanError::NoVerity(*wanted))?;
+        verity.check_digest(wanted).map_err(PlanError::from)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file: File = rustix::fs::openat(&job.dir, name, flags, Mode::empty()).map_err(io::Error::from)?.into();
+        let hash = |error: &dyn std::fmt::Display| JobError::Hash(error.to_string());
+        let mut builder = TreeBuilder::new(*verity.descriptor.params(), NoTree);
+        let mut buf = vec![0; HASH_STEP.min(job.size as usize)];
+        let mut at = 0;
+        while at < job.size {
+            let n = (job.size - at).min(HASH_STEP as u64) as usize;
+            file.read_exact_at(&mut buf[..n], at)?;
+            builder.push(&buf[..n]).map_err(|error| hash(&error))?;
+            at += n as u64;
+        }
+        let (tree, _) = builder.finish().map_err(|error| hash(&error))?;
+        Ok((tree.descriptor().file_digest() == *wanted).then_some(true))
     }
 
     fn write_file(&self, job: FileJob, tag: &str) -> Result<(), JobError> {
@@ -126,16 +196,32 @@ impl Extraction<'_> {
         }
         let file = self.top.begin(tag)?;
         file.set_len(size)?;
-        self.copy(&path, &reading, size, &file)?;
+        let damaged = self.copy(&path, &reading, size, &file)?;
         self.attributes_put(|| path.clone(), attributes.put(file.as_fd(), self.allowed));
+        if damaged {
+            // It keeps the time at which it was written: a later run does not take it for whole, and tries again.
+            let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+            let times = Timestamps { last_access: omit, last_modification: now };
+            rustix::fs::futimens(&file, &times).map_err(io::Error::from)?;
+        }
         self.top.finish(tag, dir.as_fd(), last_name(&path))?;
         let mut shared = self.shared();
         shared.counts.files += 1;
         shared.counts.bytes += size;
+        let count = match reading.trust {
+            _ if damaged => &mut shared.counts.damaged,
+            Trust::Verified => &mut shared.counts.verified,
+            Trust::SelfConsistent => &mut shared.counts.self_consistent,
+            Trust::Copied => &mut shared.counts.copied,
+        };
+        *count += 1;
         Ok(())
     }
 
-    fn copy(&self, path: &[u8], reading: &Reading, size: u64, out: &File) -> Result<(), JobError> {
+    /// Copies what is not a hole. True where a part is missing.
+    fn copy(&self, path: &[u8], reading: &Reading, size: u64, out: &File) -> Result<bool, JobError> {
+        let mut damaged = false;
         let reader = self.settings.engine.open(reading.plan.clone()).reader();
         let whole = std::iter::once(0..size).collect::<Vec<_>>();
         let ranges = if reading.read_holes { &whole } else { &reading.data };
@@ -157,6 +243,7 @@ impl Extraction<'_> {
                         if !self.settings.keep_going {
                             return Err(bad);
                         }
+                        damaged = true;
                         // The good parts are kept, with a hole where this block was.
                         self.failed(path, &bad, bad.outcome());
                         at = (at - at % reading.block_size).saturating_add(reading.block_size);
@@ -164,7 +251,7 @@ impl Extraction<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(damaged)
     }
 }
 

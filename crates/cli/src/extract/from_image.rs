@@ -32,6 +32,8 @@ pub(crate) fn walk(feed: &mut Feed<'_>, image: &Image, inode: Inode, path: &[u8]
         Ok(None) => {}
         Ok(Some(error)) | Err(error) => return feed.failed(path, &error, outcome_of(&error)),
     }
+    let own = attributes(feed, image, &inode, path);
+    feed.top(own);
     let mut walk = image.walk(inode.ino);
     // The directories that the walk is in, and the lengths of their paths.
     let mut within = vec![(0, TOP)];

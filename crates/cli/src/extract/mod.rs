@@ -19,10 +19,11 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use postread::Engine;
-use postread::image::Image;
+use postread::image::{Image, ImageError};
 use serde::Serialize;
 
-use attributes::{Allowed, Attributes};
+pub(crate) use attributes::LeftOut;
+use attributes::{Allowed, Attributes, Put};
 use beneath::{Beneath, check_name};
 use directories::{DirId, Directories, Way};
 use file_job::FileJob;
@@ -51,6 +52,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) trusted: &'a Trusted,
     pub(crate) privileged: bool,
     pub(crate) keep_going: bool,
+    pub(crate) require_digests: bool,
     pub(crate) threads: usize,
 }
 
@@ -63,6 +65,12 @@ enum Entry {
         name: Name,
         error: String,
         exit_status: u8,
+    },
+    /// Left out by design.
+    LeftOut {
+        #[serde(flatten)]
+        name: Name,
+        what: &'static str,
     },
     Summary(Counts),
 }
@@ -77,7 +85,18 @@ pub(crate) struct Counts {
     pub(crate) directories: u64,
     /// Symbolic and hard links, pipes, sockets, devices.
     pub(crate) others: u64,
+    /// Files held against digests that the caller gave, those that were there already included.
+    pub(crate) verified: u64,
+    /// Files with fs-verity that agree with their own metadata, and no digest was given for.
+    pub(crate) self_consistent: u64,
+    /// Files without fs-verity: nothing says what is in them.
+    pub(crate) copied: u64,
+    /// Files that were there already and had another digest than the one given.
+    pub(crate) replaced: u64,
+    /// Files with holes where blocks were bad (`--keep-going`).
+    pub(crate) damaged: u64,
     pub(crate) failed: u64,
+    pub(crate) left_out: LeftOut,
     pub(crate) exit_status: u8,
 }
 
@@ -87,7 +106,7 @@ struct Shared {
     report: Option<ListReport<Box<dyn Write + Send>>>,
     broken: Option<io::Error>,
     /// Extended attributes that the file system beneath does not take, by name.
-    left_out: HashSet<Vec<u8>>,
+    unsupported: HashSet<Vec<u8>>,
 }
 
 /// A hard link that waits for its file.
@@ -121,6 +140,8 @@ pub(crate) struct Feed<'a> {
     /// as one of the directory's.
     names: HashSet<u64>,
     hasher: RandomState,
+    /// What the top directory gets in the end, if it is this run's own.
+    top_attributes: Option<Attributes>,
 }
 
 /// A name that is to be made, and the directory that it is made in; the path from the top is for messages.
@@ -156,7 +177,7 @@ impl<'a> Extraction<'a> {
             outcome: Outcome::Good,
             report,
             broken: None,
-            left_out: HashSet::new(),
+            unsupported: HashSet::new(),
         };
         let allowed = Allowed { owners, privileged: settings.privileged };
         Ok(Self { settings, image, top, allowed, shared: Mutex::new(shared) })
@@ -170,7 +191,7 @@ impl<'a> Extraction<'a> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let reserved = directories::OPEN_MAX + waiting * OPEN_WAITING + OPEN_ELSE + cpus * OPEN_A_CPU;
         let threads = open_files::threads(self.settings.threads, limit, reserved, OPEN_WAITING + 1);
-        let (links, directories) = std::thread::scope(|scope| {
+        let (links, directories, top_attributes) = std::thread::scope(|scope| {
             let (sender, receiver) = sync_channel::<FileJob>(waiting);
             let receiver = Arc::new(Mutex::new(receiver));
             let start = |_: &usize| {
@@ -196,9 +217,10 @@ impl<'a> Extraction<'a> {
                 links: Vec::new(),
                 names: HashSet::new(),
                 hasher: RandomState::new(),
+                top_attributes: None,
             };
             walk(&mut feed);
-            (feed.links, feed.directories)
+            (feed.links, feed.directories, feed.top_attributes)
         });
         let mut ways = [Way::new(self.top.top()), Way::new(self.top.top())];
         for link in &links {
@@ -215,8 +237,20 @@ impl<'a> Extraction<'a> {
         // What is within changes a directory's time, and its mode may forbid to write there.
         let [mut way, _] = ways;
         for (dir, attributes) in directories.last_first() {
-            let put = way.open(&directories, dir).and_then(|fd| attributes.put(fd.as_fd(), self.allowed));
-            self.attributes_put(|| directories.path_of(dir), put);
+            match way.open(&directories, dir) {
+                Ok(fd) => self.attributes_put(|| directories.path_of(dir), attributes.put(fd.as_fd(), self.allowed)),
+                Err(error) => self.failed(&directories.path_of(dir), &error, Outcome::Environment),
+            }
+        }
+        self.top.close();
+        if let Some(mode) = self.top.own() {
+            let top = self.top.top();
+            match top_attributes {
+                Some(attributes) => self.attributes_put(|| b".".to_vec(), attributes.put(top.as_fd(), self.allowed)),
+                // What saved ciphertext was of is not told there: it may have been private.
+                None if self.image.is_none() => {}
+                None => drop(rustix::fs::fchmod(&top, mode)),
+            }
         }
         self.end()
     }
@@ -240,15 +274,32 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    fn attributes_put(&self, path: impl FnOnce() -> Vec<u8>, put: io::Result<Vec<Vec<u8>>>) {
-        match put {
-            Ok(left_out) => self.shared().left_out.extend(left_out),
-            Err(error) => {
+    /// Tells what could not be put on a file.
+    fn attributes_put(&self, path: impl FnOnce() -> Vec<u8>, put: Put) {
+        let mut shared = self.shared();
+        shared.counts.left_out += put.left_out;
+        shared.unsupported.extend(put.unsupported);
+        drop(shared);
+        if !put.failed.is_empty() {
+            let path = path();
+            for (what, error) in put.failed {
                 // The image's own fault, where it is no refusal of the file system here.
                 let malformed = error.kind() == io::ErrorKind::InvalidData;
                 let outcome = if malformed { Outcome::Usage } else { Outcome::Environment };
-                self.failed(&path(), &format_args!("its attributes: {error}"), outcome);
+                self.failed(&path, &format_args!("its {what}: {error}"), outcome);
             }
+        }
+    }
+
+    /// Tells what is left out by design: nothing failed.
+    fn left_out(&self, path: &[u8], what: &'static str) {
+        let mut shared = self.shared();
+        complain(format_args!("{}: {what}", bytes_for_stderr(path)));
+        let entry = Entry::LeftOut { name: Name::of_bytes(path), what };
+        if let Some(report) = &mut shared.report
+            && let Err(error) = report.push(&entry)
+        {
+            shared.broken = Some(error);
         }
     }
 
@@ -275,9 +326,8 @@ impl<'a> Extraction<'a> {
     }
 
     fn end(self) -> Result<(Outcome, Counts), Failure> {
-        self.top.close();
         let shared = self.shared.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for name in &shared.left_out {
+        for name in &shared.unsupported {
             let name = bytes_for_stderr(name);
             complain(format_args!("warning: the file system does not take the extended attribute {name}: left out"));
         }
@@ -294,6 +344,33 @@ impl<'a> Extraction<'a> {
 }
 
 impl Feed<'_> {
+    /// What the top directory gets, where it is this run's own.
+    fn top(&mut self, attributes: Attributes) {
+        self.top_attributes = Some(attributes);
+    }
+
+    /// Holds the list of digests against what there is, as `verify` does: a listed file that is not in the image is a
+    /// failure, and of an empty list nothing could be verified.
+    pub(crate) fn check_list(&mut self, image: &Image) {
+        let trusted = self.extraction.settings.trusted;
+        if !trusted.any() {
+            complain("the list of digests is empty: no file was verified against it");
+            let mut shared = self.extraction.shared();
+            shared.outcome = shared.outcome.worst(Outcome::Nothing);
+            return;
+        }
+        for path in trusted.paths() {
+            match image.resolve_spelled(path) {
+                Err(error @ ImageError::NotFound { .. }) => self.failed(path, &error, Outcome::Integrity),
+                Ok((_, spelled)) if spelled != path => {
+                    let what = format!("the image spells it {}: list it so", bytes_for_stderr(&spelled));
+                    self.failed(path, &what, Outcome::Integrity);
+                }
+                _ => {}
+            }
+        }
+    }
+
     fn failed(&self, path: &[u8], error: &dyn Display, outcome: Outcome) {
         self.extraction.failed(path, error, outcome);
     }
@@ -343,7 +420,7 @@ impl Feed<'_> {
         let made = self.parent(at).and_then(|dir| {
             beneath::clear(dir.as_fd(), at.name())?;
             rustix::fs::symlinkat(target, &dir, at.name())?;
-            attributes.put_at(dir.as_fd(), at.name(), true, self.extraction.allowed)
+            Ok(attributes.put_at(dir.as_fd(), at.name(), true, self.extraction.allowed))
         });
         self.made(at.path, made);
     }
@@ -353,21 +430,24 @@ impl Feed<'_> {
         let kind = rustix::fs::FileType::from_raw_mode(mode.into());
         let is_device = matches!(kind, rustix::fs::FileType::CharacterDevice | rustix::fs::FileType::BlockDevice);
         if is_device && !self.extraction.allowed.privileged {
-            return self.failed(at.path, &"a device node is only made with --privileged", Outcome::Good);
+            self.extraction.shared().counts.left_out.devices += 1;
+            return self.extraction.left_out(at.path, "a device node is only made with --privileged");
         }
         let made = self.parent(at).and_then(|dir| {
             beneath::clear(dir.as_fd(), at.name())?;
             let number = rustix::fs::makedev(device.0, device.1);
             rustix::fs::mknodat(&dir, at.name(), kind, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR, number)?;
-            attributes.put_at(dir.as_fd(), at.name(), false, self.extraction.allowed)
+            Ok(attributes.put_at(dir.as_fd(), at.name(), false, self.extraction.allowed))
         });
         self.made(at.path, made);
     }
 
-    fn made(&self, path: &[u8], made: io::Result<()>) {
+    fn made(&self, path: &[u8], made: io::Result<Put>) {
         match made {
-            Ok(()) => self.extraction.shared().counts.others += 1,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => self.failed(path, &error, Outcome::Usage),
+            Ok(put) => {
+                self.extraction.shared().counts.others += 1;
+                self.extraction.attributes_put(|| path.to_vec(), put);
+            }
             Err(error) => self.failed(path, &error, Outcome::Environment),
         }
     }
@@ -379,6 +459,14 @@ impl Feed<'_> {
         }
         if let Some(first) = self.first.get(&ino) {
             self.links.push(HardLink { dir: at.dir, name: at.name().into(), first: first.clone() });
+            return true;
+        }
+        // Where a directory is in the way of this name, the file is made under its next one.
+        let found = self.parent(at).and_then(|dir| beneath::stat(dir.as_fd(), at.name()));
+        if let Ok(Some(found)) = found
+            && rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Directory
+        {
+            self.failed(at.path, &"a directory is in the way", Outcome::Environment);
             return true;
         }
         self.first.insert(ino, (at.dir, at.name().into()));

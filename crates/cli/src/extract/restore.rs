@@ -223,5 +223,6 @@ fn attributes(entry: &Entry) -> Attributes {
         atime: time(entry.atime),
         mtime: time(entry.mtime),
         xattrs: entry.xattrs.clone(),
+        frozen: false,
     }
 }

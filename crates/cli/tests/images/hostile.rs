@@ -267,7 +267,7 @@ fn owners_that_nobody_can_be() {
         return;
     }
     expect(&output, 2);
-    for name in ["dir: its attributes: ", "dir/file: its attributes: ", "link: "] {
+    for name in ["dir: its owner: ", "dir/file: its owner: ", "link: its owner: "] {
         assert!(stderr(&output).contains(&format!("{name}nothing can have the owner ")), "{output:?}");
     }
     assert_eq!(fs::read_to_string(dir.path().join("out/dir/file")).unwrap(), "file");

@@ -1,5 +1,6 @@
 //! Commands on images, run as users run them, over images that real kernels and tools made.
 
+mod again;
 mod common;
 mod extract;
 mod hostile;
