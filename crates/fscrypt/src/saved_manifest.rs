@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 /// What the first line says it is.
-pub const FORMAT: &str = "postread-ciphertext-2";
+pub const FORMAT: &str = "postread-ciphertext-3";
 /// The longest line that is written or taken, in bytes: a file of very many extents.
 pub const LINE_MAX: usize = 64 << 20;
 
@@ -37,6 +37,34 @@ pub enum Kind {
     Directory,
     /// A symbolic link.
     Link,
+    /// A named pipe.
+    Pipe,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharacterDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl Kind {
+    /// What the kind is in `st_mode`.
+    pub fn file_type(self) -> u16 {
+        match self {
+            Self::Pipe => 0o010_000,
+            Self::CharacterDevice => 0o020_000,
+            Self::Directory => 0o040_000,
+            Self::BlockDevice => 0o060_000,
+            Self::File => 0o100_000,
+            Self::Link => 0o120_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// Whether it has a device number.
+    pub fn is_device(self) -> bool {
+        matches!(self, Self::CharacterDevice | Self::BlockDevice)
+    }
 }
 
 /// A line of the manifest: a name of an inode. A directory stands before what is in it.
@@ -71,10 +99,21 @@ pub struct Entry {
     /// The ranges of a file that hold ciphertext, start and length in bytes: whole blocks, not empty, ascending, none
     /// overlapping another, none past `i64::MAX`. All else reads as zeros, undecrypted.
     pub data: Vec<(u64, u64)>,
+    /// Of a device, which has one: major and minor number.
+    pub device: Option<(u32, u32)>,
     /// Of a file: the SHA-256 of those ranges, one behind the other.
     pub sha256: Option<[u8; 32]>,
     /// Extended attributes, name and value as Linux's calls take them.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// The manifest's last line: what stands before it. A manifest without it was cut off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// Lines before this one, the first one included.
+    pub lines: u64,
+    /// The SHA-256 of all their bytes, newlines included.
+    pub sha256: [u8; 32],
 }
 
 /// What is wrong with a line.
@@ -159,12 +198,44 @@ struct RawEntry {
     context: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    device: Option<(u32, u32)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     data: Vec<(u64, u64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     xattrs: Vec<(String, String)>,
+}
+
+/// The last line, as JSON has it.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTrailer {
+    lines: u64,
+    sha256: String,
+}
+
+/// The inode that a line is about, where it says that much: for messages about a line that is broken otherwise.
+pub fn inode_of(line: &[u8]) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Loose {
+        inode: u32,
+    }
+    serde_json::from_slice(line).ok().map(|Loose { inode }| inode)
+}
+
+impl Trailer {
+    /// Parses a manifest's last line, with or without its newline.
+    pub fn parse(line: &[u8]) -> Result<Self, LineError> {
+        let raw: RawTrailer = serde_json::from_slice(line).map_err(json)?;
+        Ok(Self { lines: raw.lines, sha256: array("sha256", "32 bytes", &raw.sha256)? })
+    }
+
+    /// The line, with its newline.
+    pub fn to_line(&self) -> Vec<u8> {
+        line(&RawTrailer { lines: self.lines, sha256: hex::encode(self.sha256) })
+    }
 }
 
 fn json(error: serde_json::Error) -> LineError {
@@ -243,6 +314,7 @@ impl Entry {
             mtime: raw.mtime,
             context: some_bytes("context", raw.context.as_ref())?,
             target: some_bytes("target", raw.target.as_ref())?,
+            device: raw.device,
             sha256,
             xattrs: xattrs.collect::<Result<_, LineError>>()?,
             data: raw.data,
@@ -267,6 +339,7 @@ impl Entry {
             mtime: self.mtime,
             context: self.context.as_ref().map(hex::encode),
             target: self.target.as_ref().map(hex::encode),
+            device: self.device,
             data: self.data.clone(),
             sha256: self.sha256.map(hex::encode),
             xattrs: self.xattrs.iter().map(|(name, value)| (hex::encode(name), hex::encode(value))).collect(),
@@ -281,7 +354,8 @@ impl Entry {
     fn check(&self, block_size: u32) -> Result<(), LineError> {
         let must = |there: bool, what, field| if there { Ok(()) } else { Err(LineError::Missing { what, field }) };
         match self.kind {
-            Kind::Directory => {}
+            Kind::Directory | Kind::Pipe | Kind::Socket => {}
+            Kind::CharacterDevice | Kind::BlockDevice => must(self.device.is_some(), "device", "device")?,
             Kind::File => {
                 must(self.context.is_some(), "file", "context")?;
                 must(self.sha256.is_some(), "file", "sha256")?;
@@ -312,7 +386,7 @@ impl Entry {
 mod tests {
     use super::*;
 
-    const HEADER: &str = r#"{"format":"postread-ciphertext-2","fs_uuid":"00112233445566778899aabbccddeeff","block_size":4096,"root":2,"root_context":null}"#;
+    const HEADER: &str = r#"{"format":"postread-ciphertext-3","fs_uuid":"00112233445566778899aabbccddeeff","block_size":4096,"root":2,"root_context":null}"#;
     const FILE: &str = r#"{"inode":13,"type":"file","directory":12,"raw_name":"c0ffee","mode":33188,"uid":0,"gid":7,"links":1,"size":5000,"atime":[1,2],"mtime":[-3,4],"context":"0201","data":[[0,8192],[16384,4096]],"sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","xattrs":[["75","00ff"]]}"#;
 
     fn parsed(text: &str) -> Result<Entry, LineError> {
@@ -330,6 +404,22 @@ mod tests {
     }
 
     #[test]
+    fn the_last_line_and_devices() {
+        let trailer = Trailer { lines: 7, sha256: [0xab; 32] };
+        assert_eq!(Trailer::parse(&trailer.to_line()).unwrap(), trailer);
+        assert!(parsed(std::str::from_utf8(&trailer.to_line()).unwrap()).is_err());
+        for other in [HEADER, FILE, "{}", r#"{"lines":1,"sha256":"00"}"#, r#"{"lines":-1,"sha256":""}"#] {
+            assert!(Trailer::parse(other.as_bytes()).is_err(), "{other}");
+        }
+        let device =
+            FILE.replacen("\"file\"", "\"character_device\"", 1).replacen("\"data\"", "\"device\":[1,3],\"data\"", 1);
+        let device = parsed(&device).unwrap();
+        assert_eq!((device.device, device.kind.file_type()), (Some((1, 3)), 0o020_000));
+        assert_eq!(Entry::parse(&device.to_line(), 4096).unwrap(), device);
+        assert_eq!((inode_of(br#"{"inode":9,"type":7}"#), inode_of(b"{"), inode_of(b"{}")), (Some(9), None, None));
+    }
+
+    #[test]
     fn what_a_line_must_have() {
         for (from, to, what) in [
             ("c0ffee", "c0ffe", "its raw_name is not bytes in hexadecimal"),
@@ -337,7 +427,8 @@ mod tests {
             (",\"context\":\"0201\"", "", "a file without a context"),
             ("\"file\"", "\"link\"", "a link without a target"),
             ("5000", "9223372036854775808", "a size of 9223372036854775808 bytes"),
-            ("\"file\"", "\"pipe\"", "unknown variant `pipe`"),
+            ("\"file\"", "\"block_device\"", "a device without a device"),
+            ("\"file\"", "\"door\"", "unknown variant `door`"),
             ("\"inode\":13", "\"inode\":4294967296", "invalid value"),
         ] {
             assert!(FILE.contains(from), "{from}");
@@ -357,7 +448,7 @@ mod tests {
     #[test]
     fn headers_of_others() {
         for (from, to, what) in [
-            ("text-2", "text-3", "its format is"),
+            ("text-3", "text-2", "its format is"),
             ("4096", "4097", "blocks of 4097 bytes"),
             ("4096", "131072", "blocks of 131072 bytes"),
             ("0011", "11", "its fs_uuid is not 16 bytes"),

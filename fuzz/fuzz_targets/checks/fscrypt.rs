@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each target uses one of them.
 
 use postread_fscrypt::fscrypt_tool::{Protector, ToolPolicy};
-use postread_fscrypt::saved_manifest::{Entry, Header, Kind};
+use postread_fscrypt::saved_manifest::{Entry, Header, Kind, Trailer, inode_of};
 use postread_fscrypt::{Context, NoKeyName, no_key_name, symlink_ciphertext};
 
 /// A context that parses is written as it was.
@@ -37,7 +37,8 @@ pub(crate) fn tool(data: &[u8]) {
 }
 
 /// A manifest of saved ciphertext: a line that parses is written such that it parses to the same, and what it says is
-/// what restoring relies on. Each line is read as the first one, and as an entry.
+/// what restoring relies on. Each line is read as the first one, as an
+/// entry, and as the last one.
 pub(crate) fn saved_manifest(data: &[u8]) {
     let mut block_size = 4096;
     for line in data.split(|byte| *byte == b'\n') {
@@ -46,7 +47,13 @@ pub(crate) fn saved_manifest(data: &[u8]) {
             assert!(header.block_size.is_power_of_two());
             block_size = header.block_size;
         }
+        if let Ok(trailer) = Trailer::parse(line) {
+            assert_eq!(Trailer::parse(&trailer.to_line()).as_ref(), Ok(&trailer));
+            assert!(Header::parse(line).is_err() && Entry::parse(line, block_size).is_err());
+        }
         if let Ok(entry) = Entry::parse(line, block_size) {
+            assert_eq!(inode_of(line), Some(entry.inode));
+            assert!(!entry.kind.is_device() || entry.device.is_some());
             assert_eq!(Entry::parse(&entry.to_line(), block_size).as_ref(), Ok(&entry));
             let mut before = 0;
             for (start, length) in &entry.data {

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
         (_, Some(saved)) => {
             let secrets = args.image.keys.load()?;
             let keys = secrets.keyring()?;
-            let saved = restore::Saved::open(saved, &keys)?;
+            let saved = restore::Saved::open(saved, &keys, args.keep_going)?;
             Extraction::open(&settings, None, &args.directory, report(args)?)?.run(|feed| saved.walk(feed))?
         }
         (Some(target), None) => {
@@ -163,14 +163,18 @@ fn save(args: &ExtractArgs, path: &[u8], progress: &Progress) -> CommandResult {
     if args.json {
         write_report(out, "postread-ciphertext-1", &saved).map_err(|error| output_failed_after(outcome, error))?;
     } else if !args.quiet {
-        let ciphertext::Saved { files, bytes, directories, links, failed, not_encrypted, .. } = saved;
+        let ciphertext::Saved { files, bytes, directories, links, others, failed, not_encrypted, .. } = saved;
         let left = match not_encrypted {
             0 => String::new(),
             n => format!("; {n} files and links that are not encrypted were left out"),
         };
+        let others = if others > 0 { format!(", {others} pipes, sockets and devices") } else { String::new() };
         let failed = if failed > 0 { format!("; {failed} failed") } else { String::new() };
-        writeln!(out, "saved {files} files ({bytes} bytes), {directories} directories, {links} links{left}{failed}")
-            .map_err(|error| output_failed_after(outcome, error))?;
+        writeln!(
+            out,
+            "saved {files} files ({bytes} bytes), {directories} directories, {links} links{others}{left}{failed}"
+        )
+        .map_err(|error| output_failed_after(outcome, error))?;
     }
     Ok(outcome)
 }

@@ -4,12 +4,12 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use postread::image::{Image, ImageError};
-use postread_fscrypt::saved_manifest::{Entry, Header, Kind, LINE_MAX};
+use postread_fscrypt::saved_manifest::{Entry, Header, Kind, LINE_MAX, Trailer};
 use postread_fsimage::ext4::{self, ExtentKind, FileType, Inode, Timestamp};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -34,6 +34,8 @@ pub(crate) struct Saved {
     pub(crate) bytes: u64,
     pub(crate) directories: u64,
     pub(crate) links: u64,
+    /// Pipes, sockets and device nodes of encrypted directories.
+    pub(crate) others: u64,
     pub(crate) already_there: u64,
     /// Files, links and others that are not encrypted, and so are left out.
     pub(crate) not_encrypted: u64,
@@ -48,6 +50,11 @@ struct Saver<'a> {
     image: &'a Image,
     data: PathBuf,
     manifest: BufWriter<File>,
+    /// Of the lines that were written.
+    hash: Sha256,
+    lines: u64,
+    /// The directory met last, and whether its names are encrypted.
+    encrypted: Option<(u32, bool)>,
     progress: &'a Progress,
     saved: Saved,
     outcome: Outcome,
@@ -64,24 +71,30 @@ pub(crate) fn save(image: &Image, root: &Inode, dir: &Path, progress: &Progress)
     let locked = File::open(dir).map_err(output)?;
     super::beneath::lock(std::os::fd::AsFd::as_fd(&locked)).map_err(output)?;
     fs::create_dir_all(&data).map_err(output)?;
-    let unfinished = Temporary::new(dir.join(format!("{MANIFEST}.part")));
-    let manifest = BufWriter::new(File::create(unfinished.path()).map_err(output)?);
-    let mut saver = Saver {
-        image,
-        data,
-        manifest,
-        progress,
-        saved: Saved::default(),
-        outcome: Outcome::Good,
-        seen: HashMap::new(),
-    };
     let superblock = image.fs().superblock();
     let root_context = image.fs().fscrypt_context(root).map_err(|error| {
         let error = ImageError::from(error);
         Failure::new(outcome_of(&error), error)
     })?;
     let header = Header { fs_uuid: superblock.uuid, block_size: superblock.block_size, root: root.ino, root_context };
-    saver.manifest.write_all(&header.to_line()).map_err(output)?;
+    refuse_another(dir, &header)?;
+    let unfinished = Temporary::new(dir.join(format!("{MANIFEST}.part")));
+    let manifest = BufWriter::new(File::create(unfinished.path()).map_err(output)?);
+    let mut saver = Saver {
+        image,
+        data,
+        manifest,
+        hash: Sha256::new(),
+        lines: 0,
+        encrypted: None,
+        progress,
+        saved: Saved::default(),
+        outcome: Outcome::Good,
+        seen: HashMap::new(),
+    };
+    saver.line(&header.to_line()).map_err(output)?;
+    // From now on it can be seen whose contents lie here.
+    saver.manifest.flush().map_err(output)?;
     for visit in image.fs().walk(root.ino) {
         let failed = |error: ext4::Error| ImageError::from(error);
         match (visit.entry, visit.inode) {
@@ -98,10 +111,41 @@ pub(crate) fn save(image: &Image, root: &Inode, dir: &Path, progress: &Progress)
             }
         }
     }
+    let trailer = Trailer { lines: saver.lines, sha256: saver.hash.clone().finalize().into() };
+    saver.line(&trailer.to_line()).map_err(output)?;
     saver.manifest.flush().map_err(output)?;
     unfinished.rename(&dir.join(MANIFEST)).map_err(output)?;
     saver.saved.exit_status = saver.outcome.code();
     Ok((saver.outcome, saver.saved))
+}
+
+/// Refuses a directory that holds another save, whose manifest would be lost: the nonces in it are all that makes its
+/// contents readable. What an interrupted or earlier run saved of the same directory is gone on with.
+fn refuse_another(dir: &Path, header: &Header) -> Result<(), Failure> {
+    for (name, whole) in [(MANIFEST.to_owned(), true), (format!("{MANIFEST}.part"), false)] {
+        let path = dir.join(name);
+        let mut line = Vec::new();
+        match File::open(&path) {
+            Ok(file) => io::BufReader::new(file).take(LINE_MAX as u64).read_until(b'\n', &mut line),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => Err(error),
+        }
+        .map_err(|error| Failure::environment(format!("{}: {error}", name_for_stderr(&path))))?;
+        let what = match Header::parse(&line) {
+            Ok(found) if found == *header => continue,
+            Ok(found) if found.fs_uuid != header.fs_uuid => "is of another file system",
+            Ok(found) if found.root != header.root => "is of another directory of this file system",
+            Ok(_) => "is of a directory with another encryption context",
+            // Nothing of it was written yet.
+            Err(_) if !whole && !line.ends_with(b"\n") => continue,
+            Err(_) => "is none of this version",
+        };
+        let path = name_for_stderr(&path);
+        return Err(Failure::usage(format!(
+            "{path}: this manifest {what}, and would be replaced: save into another directory"
+        )));
+    }
+    Ok(())
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -122,12 +166,33 @@ impl Saver<'_> {
         complain(format_args!("inode {ino}: {error}"));
     }
 
+    fn line(&mut self, line: &[u8]) -> io::Result<()> {
+        self.hash.update(line);
+        self.lines += 1;
+        self.manifest.write_all(line)
+    }
+
+    /// Whether a directory's names are encrypted.
+    fn is_encrypted(&mut self, dir: u32) -> ext4::Result<bool> {
+        if let Some((_, encrypted)) = self.encrypted.filter(|(ino, _)| *ino == dir) {
+            return Ok(encrypted);
+        }
+        let encrypted = self.image.fs().inode(dir)?.is_encrypted();
+        self.encrypted = Some((dir, encrypted));
+        Ok(encrypted)
+    }
+
     fn entry(&mut self, dir: u32, raw_name: &[u8], inode: &Inode) -> Result<(), SaveError> {
         let image = |error: ext4::Error| SaveError::Image(error.into());
         let kind = match inode.file_type {
             FileType::Directory => Kind::Directory,
             FileType::Regular if inode.is_encrypted() => Kind::File,
             FileType::Symlink if inode.is_encrypted() => Kind::Link,
+            // They have no contents and no context; that of their directory hides their names.
+            FileType::Fifo if self.is_encrypted(dir).map_err(image)? => Kind::Pipe,
+            FileType::Socket if self.is_encrypted(dir).map_err(image)? => Kind::Socket,
+            FileType::CharDevice if self.is_encrypted(dir).map_err(image)? => Kind::CharacterDevice,
+            FileType::BlockDevice if self.is_encrypted(dir).map_err(image)? => Kind::BlockDevice,
             _ => {
                 self.saved.not_encrypted += 1;
                 return Ok(());
@@ -159,6 +224,7 @@ impl Saver<'_> {
             mtime: time(inode.mtime),
             context,
             target,
+            device: kind.is_device().then(|| inode.device().unwrap_or((0, 0))),
             data,
             sha256,
             xattrs: attributes.xattrs,
@@ -167,11 +233,12 @@ impl Saver<'_> {
         if line.len() > LINE_MAX {
             return Err(SaveError::Long { len: line.len() });
         }
-        self.manifest.write_all(&line)?;
+        self.line(&line)?;
         match kind {
             Kind::File => self.saved.files += 1,
             Kind::Directory => self.saved.directories += 1,
             Kind::Link => self.saved.links += 1,
+            _ => self.saved.others += 1,
         }
         Ok(())
     }

@@ -42,7 +42,9 @@ pub(crate) fn walk(feed: &mut Feed<'_>, image: &Image, inode: Inode, path: &[u8]
             (Ok(inode), Some(_)) => inode,
             (Ok(_), None) => continue,
             (Err(error), _) => {
-                feed.failed(&visit.path, &error, outcome_of(&error));
+                // Of the directory that the walk began with there is no path but the image's.
+                let of = if visit.path.is_empty() { path } else { &visit.path };
+                feed.failed(of, &error, outcome_of(&error));
                 continue;
             }
         };

@@ -8,6 +8,7 @@ mod file_job;
 pub(crate) mod from_image;
 pub(crate) mod restore;
 mod saved_file;
+mod survey;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;

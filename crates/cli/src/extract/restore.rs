@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use postread::image::DecryptStep;
 use postread::{ExtentMap, MappedExtent, Plan};
-use postread_fscrypt::saved_manifest::{Entry, Header, Kind, LINE_MAX};
+use postread_fscrypt::saved_manifest::{Entry, Header, Kind, LINE_MAX, Trailer, inode_of};
 use postread_fscrypt::{ContentsKey, Context, InodeFacts, Keyring, MasterKey, NameKey};
 use postread_fsimage::ext4::Timestamp;
 use postread_io::{PreadConfig, PreadOptions, PreadPool};
@@ -16,6 +16,7 @@ use postread_io::{PreadConfig, PreadOptions, PreadPool};
 use super::ciphertext::{DATA, MANIFEST, line_name};
 use super::directories::{DirId, TOP};
 use super::saved_file::SavedFile;
+use super::survey::{Broken, Survey};
 use super::{At, Attributes, Feed, file_job};
 use crate::digest_files::{FileError, open_regular};
 use crate::exit::{Failure, Outcome};
@@ -40,6 +41,7 @@ pub(crate) struct Saved<'a> {
     /// The name key of the directory met last.
     names: Option<(u32, NameKey)>,
     pool: PreadPool,
+    survey: Survey,
 }
 
 /// A directory, a path from the top, and its last name.
@@ -59,7 +61,7 @@ fn context_of(stored: Option<&Vec<u8>>) -> Result<Option<Context>, Trouble> {
 
 impl<'a> Saved<'a> {
     /// Opens what `--ciphertext` saved in `dir`.
-    pub(crate) fn open(dir: &'a Path, keys: &'a Keyring) -> Result<Self, Failure> {
+    pub(crate) fn open(dir: &'a Path, keys: &'a Keyring, keep_going: bool) -> Result<Self, Failure> {
         let path = dir.join(MANIFEST);
         let io = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(&path)));
         let open = |error: FileError| Failure::new(error.outcome(), format!("{}: {error}", name_for_stderr(&path)));
@@ -69,6 +71,11 @@ impl<'a> Saved<'a> {
         let wrong = |what: String| Failure::usage(format!("{}: {what}", line_name(&path, 1)));
         let header = Header::parse(&line).map_err(|error| wrong(error.to_string()))?;
         let context = context_of(header.root_context.as_ref()).map_err(|trouble| wrong(trouble.1))?;
+        let survey = Survey::make(&path, &header, context, keys).map_err(io)?;
+        if let Some(Broken { outcome, what }) = survey.broken.as_ref().filter(|_| !keep_going) {
+            let path = name_for_stderr(&path);
+            return Err(Failure::new(*outcome, format!("{path}: {what}; --keep-going restores what is there")));
+        }
         let root = Directory { made: Some(TOP), ino: header.root, context };
         Ok(Self {
             dir,
@@ -79,12 +86,18 @@ impl<'a> Saved<'a> {
             directories: HashMap::from([(header.root, root)]),
             names: None,
             pool: PreadPool::new(PreadConfig::new()).map_err(Failure::environment)?,
+            survey,
         })
     }
 
     /// Restores all that the keys open.
     pub(crate) fn walk(mut self, feed: &mut Feed<'_>) {
         let manifest = self.dir.join(MANIFEST);
+        if let Some(Broken { outcome, what }) = self.survey.broken.take() {
+            let name = std::os::unix::ffi::OsStrExt::as_bytes(manifest.as_os_str());
+            feed.failed(name, &what, outcome);
+        }
+        self.survey.tell_unnamed(&self.dir.join(DATA));
         loop {
             let mut line = Vec::new();
             let read = (&mut self.manifest).take(LINE_MAX as u64 + 1).read_until(b'\n', &mut line);
@@ -95,12 +108,16 @@ impl<'a> Saved<'a> {
                 Ok(n) if n > LINE_MAX => {
                     return feed.failed(name.as_bytes(), &"the line is too long", Outcome::Usage);
                 }
+                Ok(_) if Trailer::parse(&line).is_ok() => continue,
                 Ok(_) => {}
                 Err(error) => return feed.failed(name.as_bytes(), &error, Outcome::Environment),
             }
             let block_size = self.facts.block_size as u32; // It was one.
             let done = Entry::parse(&line, block_size).map_err(malformed).and_then(|entry| self.entry(feed, entry));
-            if let Err(Trouble(outcome, what)) = done {
+            if let Err(Trouble(outcome, mut what)) = done {
+                if let Some(ino) = inode_of(&line).filter(|ino| !what.contains(&format!("inode {ino}"))) {
+                    what = format!("inode {ino}: {what}");
+                }
                 feed.failed(name.as_bytes(), &what, outcome);
             }
         }
@@ -112,7 +129,11 @@ impl<'a> Saved<'a> {
 
     fn master(&self, ino: u32, context: &Context) -> Result<&'a MasterKey, Trouble> {
         let missing = |missing| Trouble(Outcome::Key, format!("inode {ino}: {missing}"));
-        self.keys.find(&context.policy).map_err(missing)
+        let master = self.keys.find(&context.policy).map_err(missing)?;
+        if self.survey.is_unfit(&context.policy) {
+            return Err(missing(self.keys.missing(&context.policy, true)));
+        }
+        Ok(master)
     }
 
     fn name_key(&self, ino: u32, context: &Context) -> Result<NameKey, Trouble> {
@@ -176,6 +197,10 @@ impl<'a> Saved<'a> {
                 }
             }
             _ if feed.is_another_name(at, ino, entry.links) => {}
+            Kind::Pipe | Kind::Socket | Kind::CharacterDevice | Kind::BlockDevice => {
+                let mode = entry.mode & 0o7777 | entry.kind.file_type();
+                feed.special(at, mode, entry.device.unwrap_or((0, 0)), &attributes);
+            }
             Kind::Link => {
                 let context = context.ok_or_else(|| malformed("a link without a context"))?;
                 let stored = entry.target.as_deref().ok_or_else(|| malformed("a link without a target"))?;

@@ -137,7 +137,7 @@ fn saved_ciphertext_is_not_trusted() {
     let key = key("key64.bin");
     let saved = dir.path().join("saved");
     fs::create_dir_all(saved.join("data")).unwrap();
-    let header = r#"{"format":"postread-ciphertext-2","fs_uuid":"00000000000000000000000000000000","block_size":4096,"root":2,"root_context":null}"#;
+    let header = r#"{"format":"postread-ciphertext-3","fs_uuid":"00000000000000000000000000000000","block_size":4096,"root":2,"root_context":null}"#;
     let entry = |inode: u32, kind: &str, dir: u32, name: &str, rest: &str| {
         format!(
             r#"{{"inode":{inode},"type":"{kind}","directory":{dir},"raw_name":"{}","mode":33188,"uid":0,"gid":0,"links":1,"size":9223372036854775808,"atime":[0,0],"mtime":[0,0]{rest}}}"#,
@@ -157,13 +157,14 @@ fn saved_ciphertext_is_not_trusted() {
         "{".to_owned(),
     ];
     fs::write(saved.join("manifest.jsonl"), lines.join("\n")).unwrap();
-    let output = postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", "out", "--key", &key]);
+    let output =
+        postread(dir.path(), &["extract", "--keep-going", "--from-ciphertext", "saved", "-C", "out", "--key", &key]);
     expect(&output, 2);
     let mut made: Vec<_> = fs::read_dir(dir.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
     made.sort();
     assert_eq!(made, ["in"]);
     assert!(!dir.path().join("evil").exists());
-    for bad in ["", "{}", "not json", &header.replace("4096", "4095"), &header.replace("-2", "-1")] {
+    for bad in ["", "{}", "not json", &header.replace("4096", "4095"), &header.replace("-3", "-1")] {
         fs::write(saved.join("manifest.jsonl"), bad).unwrap();
         expect(&postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", "out2", "--key", &key]), 2);
     }

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use sha2::{Digest, Sha256};
+
 use crate::common::*;
 
 /// A file that is shorter, longer or other than what was saved is named and not delivered; the others are.
@@ -48,6 +50,108 @@ fn damaged_ciphertext_is_found() {
     assert_eq!(manifest(&dir.path().join("again")), text_of("tree.manifest"));
 }
 
+/// A manifest with a last line for what it now says.
+fn sealed(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.pop();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let sha256 = hex::encode(Sha256::digest(&text));
+    format!("{text}{{\"lines\":{},\"sha256\":\"{sha256}\"}}\n", lines.len())
+}
+
+/// A manifest that was cut off, at a line or within one, or changed, is told; what is there is restored if asked for.
+#[test]
+fn a_manifest_that_is_not_whole_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
+    let manifest = dir.path().join("saved/manifest.jsonl");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let restore = |out: &str, rest: &[&str]| {
+        let args = ["extract", "--from-ciphertext", "saved", "-C", out, "--key", &key];
+        postread(dir.path(), &[&args[..], rest].concat())
+    };
+    let cut = |n: usize| lines[..n].iter().map(|line| format!("{line}\n")).collect::<String>();
+    let (cut, less) = (cut(lines.len() - 1), cut(10));
+    let middle = text.replacen("\"uid\":0", "\"uid\":1", 1);
+    let twice = format!("{text}{}\n", lines[5]);
+    let last = lines[lines.len() - 1];
+    let short = format!("{less}{last}\n");
+    for (i, (broken, status, what)) in [
+        (&cut, 2, "was cut off"),
+        (&less, 2, "was cut off behind line 10"),
+        (&less[..less.len() - 20].to_owned(), 2, "was cut off"),
+        (&short, 2, "10 lines, and"),
+        (&twice, 2, "something stands behind"),
+        (&middle, 1, "its SHA-256 is"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        fs::write(&manifest, broken).unwrap();
+        let output = restore(&format!("out{i}"), &[]);
+        expect(&output, status);
+        assert!(stderr(&output).contains(what), "{output:?}");
+        assert!(!dir.path().join(format!("out{i}")).exists(), "{what}");
+        let output = restore(&format!("out{i}"), &["--keep-going"]);
+        expect(&output, status);
+        assert!(fs::read_dir(dir.path().join(format!("out{i}"))).unwrap().count() > 3, "{what}");
+    }
+    // A broken line is named, with its inode; contents that nothing names are told.
+    let entry = lines[3];
+    let inode = serde_json::from_str::<serde_json::Value>(entry).unwrap()["inode"].to_string();
+    let broken = text.replacen(entry, &entry.replacen("\"mode\":", "\"other\":", 1), 1);
+    fs::write(&manifest, sealed(&broken)).unwrap();
+    let output = restore("out", &[]);
+    expect(&output, 2);
+    assert!(stderr(&output).contains(&format!("line 4: inode {inode}: missing field `mode`")), "{output:?}");
+    fs::write(&manifest, &text).unwrap();
+    fs::write(dir.path().join("saved/data/4000000000"), "x").unwrap();
+    let output = restore("all", &[]);
+    expect(&output, 0);
+    assert!(stderr(&output).contains("data/4000000000: the manifest does not name it"), "{output:?}");
+    assert_eq!(crate::common::manifest(&dir.path().join("all")), text_of("tree.manifest"));
+}
+
+/// A second save does not take the place of another one, whose nonces would be lost.
+#[test]
+fn another_save_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (unpack(dir.path(), "xts-pad16"), unpack(dir.path(), "lblk64"));
+    let save = |image: &str, path: &str| postread(dir.path(), &["extract", "--ciphertext", image, path, "-C", "saved"]);
+    expect(&save(&one, "/enc"), 0);
+    let read = || fs::read(dir.path().join("saved/manifest.jsonl")).unwrap();
+    let before = read();
+    for (image, path, what) in [(&other, "/enc", "another file system"), (&one, "/", "another directory")] {
+        let output = save(image, path);
+        expect(&output, 2);
+        assert!(stderr(&output).contains(what) && stderr(&output).contains("save into another"), "{output:?}");
+        assert_eq!(read(), before);
+    }
+    expect(&save(&one, "/enc"), 0);
+    assert_eq!(read(), before);
+}
+
+/// A wrong key of a v1 policy restores nothing.
+#[test]
+fn a_wrong_v1_key_restores_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, right) = (unpack(dir.path(), "v1-xts"), key("key64.bin"));
+    expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
+    fs::write(dir.path().join("wrong"), (0..64u8).map(|i| i ^ 0x5c).collect::<Vec<_>>()).unwrap();
+    let restore = |out: &str, key: &str| {
+        let key = format!("0000111122223333={key}");
+        postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", out, "--key", &key])
+    };
+    let output = restore("out", "wrong");
+    expect(&output, 3);
+    assert!(stderr(&output).contains("probably it is the wrong key"), "{output:?}");
+    assert_eq!(fs::read_dir(dir.path().join("out")).unwrap().count(), 0);
+    expect(&restore("out", &right), 0);
+    assert_eq!(manifest(&dir.path().join("out")), text_of("tree.manifest"));
+}
+
 /// What the manifest must say of a file.
 #[test]
 fn a_file_without_a_digest_is_not_restored() {
@@ -57,7 +161,7 @@ fn a_file_without_a_digest_is_not_restored() {
     let manifest = dir.path().join("saved/manifest.jsonl");
     let text = fs::read_to_string(&manifest).unwrap();
     for (i, to) in ["\"other\":", "\"sha256\":\"00\",\"other\":"].into_iter().enumerate() {
-        fs::write(&manifest, text.replacen("\"sha256\":", to, 1)).unwrap();
+        fs::write(&manifest, sealed(&text.replacen("\"sha256\":", to, 1))).unwrap();
         let out = format!("out{i}");
         let output = postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", &out, "--key", &key]);
         expect(&output, 2);
@@ -123,7 +227,7 @@ fn a_link_to_what_failed_has_its_outcome() {
         alias[field] = value;
     }
     let two = serde_json::to_string(&serde_json::json!(entry)).unwrap().replace(r#""links":1"#, r#""links":2"#);
-    fs::write(&path, text.replace(file, &format!("{two}\n{plain}\n{alias}"))).unwrap();
+    fs::write(&path, sealed(&text.replace(file, &format!("{two}\n{plain}\n{alias}")))).unwrap();
     let args = |out| ["extract", "--from-ciphertext", "saved", "-C", out, "--key", &key];
     expect(&postread(dir.path(), &args("good")), 0);
     assert!(dir.path().join("good/x/alias").exists());
@@ -139,11 +243,55 @@ fn messages_send_no_controls_to_a_terminal() {
     let Some(script) = postread_tests::require_tool("script") else { return };
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("saved/data")).unwrap();
-    let header = r#"{"format":"postread-ciphertext-2","fs_uuid":"00000000000000000000000000000000","block_size":4096,"root":2,"root_context":null}"#;
+    let header = r#"{"format":"postread-ciphertext-3","fs_uuid":"00000000000000000000000000000000","block_size":4096,"root":2,"root_context":null}"#;
     fs::write(dir.path().join("saved/manifest.jsonl"), format!("{header}\n{{\"type\":\"\\u001b[31mred\"}}\n")).unwrap();
-    let command = format!("{} extract -q --from-ciphertext saved -C out", env!("CARGO_BIN_EXE_postread"));
+    let command = format!("{} extract -q --keep-going --from-ciphertext saved -C out", env!("CARGO_BIN_EXE_postread"));
     let mut run = std::process::Command::new(script);
     let output = run.current_dir(&dir).args(["-qec", &command, "/dev/null"]).output().unwrap();
     let text = expect(&output, 2);
     assert!(text.contains("\\x1b[31mred") && !text.contains('\x1b'), "{text:?}");
+}
+
+/// Pipes, sockets and devices of an encrypted directory are saved, and restored as `extract` makes them.
+#[test]
+fn pipes_sockets_and_devices_are_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let Some(debugfs) = postread_tests::require_tool("debugfs") else { return };
+    // Ciphertext that decrypts to some name: nobody knows which, and all are names.
+    let (pipe, socket) = ("ciphertext-pipe-", "ciphertext-sock-");
+    let script = format!(
+        "cd /enc\nmknod {pipe} p\nset_inode_field {pipe} mode 010640\nset_inode_field {pipe} mtime 86400\nmknod {socket} p\n\
+         set_inode_field {socket} mode 0140600\nmknod ciphertext-chrd- c 1 3\nmknod ciphertext-dev0- b 259 60000\n"
+    );
+    fs::write(dir.path().join("script"), script).unwrap();
+    let mut command = std::process::Command::new(debugfs);
+    postread_tests::run(command.current_dir(&dir).args(["-w", "-f", "script", &image]));
+    let text = expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
+    assert!(text.contains("4 pipes, sockets and devices"), "{text}");
+    let list = |top: &str| {
+        let mut command = std::process::Command::new("find");
+        command.current_dir(dir.path().join(top)).args([".", "-mindepth", "1", "-printf", "%P %y %m %T@ "]);
+        let output =
+            command.args(["(", "-type", "c", "-o", "-type", "b", ")", "-exec", "stat", "-c", "%t:%T", "{}", ";"]);
+        let output = output.args(["-o", "-printf", "\n"]).output().unwrap();
+        let mut lines: Vec<Vec<u8>> = output.stdout.split(|&b| b == b'\n').map(<[u8]>::to_vec).collect();
+        lines.sort();
+        lines
+    };
+    let mut options = vec![&[][..]];
+    if postread_tests::require_root().is_some() {
+        options.push(&["--privileged"][..]);
+    }
+    for (i, rest) in options.into_iter().enumerate() {
+        let (plain, restored) = (format!("plain{i}"), format!("restored{i}"));
+        let run = |args: &[&str]| expect(&postread(dir.path(), &[args, &["--key", &key], rest].concat()), 0);
+        run(&["extract", &image, "/enc", "-C", &plain]);
+        let text = run(&["extract", "--from-ciphertext", "saved", "-C", &restored]);
+        assert_eq!(text.contains("left out by design: 2 device nodes"), rest.is_empty(), "{text}");
+        let found = list(&restored);
+        assert_eq!(found, list(&plain));
+        let count = |kind: &str| found.iter().filter(|line| line.windows(3).any(|w| w == kind.as_bytes())).count();
+        assert_eq!((count(" p "), count(" s "), count(" c ")), (1, 1, rest.len()), "{rest:?}");
+    }
 }
