@@ -11,9 +11,11 @@ use std::process::{Command, Output};
 
 mod image;
 mod oracle;
+mod random;
 
 pub use image::{Mount, unpack_image};
 pub use oracle::{OracleRun, kernel_oracle, kernel_oracle_with};
+pub use random::{Random, noise};
 
 /// Must everything that a test wants be there?
 pub fn require_all() -> bool {

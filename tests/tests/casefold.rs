@@ -8,7 +8,7 @@ use postread::image::{Image, ImageError, Names};
 use postread_fscrypt::{Keyring, MasterKey, NameKey, dirhash};
 use postread_fsimage::ext4::{DirHash, Options, casefold, casefold_for_hash};
 use postread_io::MemorySource;
-use postread_tests::{kernel_oracle, seed, unpack_image};
+use postread_tests::{Random, kernel_oracle, seed, unpack_image};
 
 fn keyring() -> Keyring {
     let bytes: Vec<u8> = (0..64u8).map(|i| i.wrapping_mul(7).wrapping_add(1)).collect();
@@ -109,13 +109,7 @@ fn stored_hashes_are_those_of_the_folded_names() {
 /// Names with every code point there is, and such as move marks, fold to what the kernel hashes.
 #[test]
 fn the_whole_code_space_folds_as_the_kernel_folds_it() {
-    let mut state = seed() | 1;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut random = Random::new(seed());
     let mut names: Vec<Vec<u8>> = Vec::new();
     let add =
         |names: &mut Vec<Vec<u8>>, rest: &[u8]| names.push([format!("A{:05x}", names.len()).as_bytes(), rest].concat());
@@ -139,18 +133,18 @@ fn the_whole_code_space_folds_as_the_kernel_folds_it() {
     assert!(active.len() > 6000, "{}", active.len());
     for i in 0..3000 {
         let mut name = Vec::new();
-        for _ in 0..random(30) {
-            let c = if random(2) == 0 {
-                char::from_u32(0x300 + random(0x70) as u32).unwrap()
+        for _ in 0..random.below(30) {
+            let c = if random.below(2) == 0 {
+                char::from_u32(0x300 + random.below(0x70) as u32).unwrap()
             } else {
-                active[random(active.len())]
+                active[random.below(active.len())]
             };
             name.extend_from_slice(c.to_string().as_bytes());
-            if i % 3 == 0 && random(4) == 0 {
-                name.push(0x80 + random(0x40) as u8);
+            if i % 3 == 0 && random.below(4) == 0 {
+                name.push(0x80 + random.below(0x40) as u8);
             }
-            if i % 5 == 0 && random(20) == 0 {
-                name.push(0xc0 + random(0x40) as u8);
+            if i % 5 == 0 && random.below(20) == 0 {
+                name.push(0xc0 + random.below(0x40) as u8);
             }
         }
         add(&mut names, &name);

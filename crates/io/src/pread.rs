@@ -3,23 +3,23 @@
 //! A file whose bytes are resident is read on the submitting thread (`preadv2` with `RWF_NOWAIT`), as the kernel's
 //! buffered read does; only what has to wait for the device goes to the pool.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::ReadWriteFlags;
 
-use crate::bio::{Bio, Priority};
+use crate::bio::Bio;
 use crate::completion::Completion;
 use crate::direct::DirectFile;
 use crate::fill::{fill_from, short};
+use crate::lanes::Lanes;
+use crate::placement::{Picker, Placement};
 use crate::read_at::ReadAt;
 use crate::source::{BioId, Source};
 use crate::status::BlockStatus;
-use crate::threads::{Pinned, allowed_cpus, spawn_pinned};
+use crate::threads::{Pinned, allowed_cpus, join_all, spawn_pinned};
 
 /// How a pool is made.
 #[derive(Clone, Debug, Default)]
@@ -52,19 +52,6 @@ impl PreadConfig {
     }
 }
 
-/// Which group reads a bio, and so on which CPU it completes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Placement {
-    /// The submitting CPU's: like a device with a queue a CPU.
-    #[default]
-    Submitter,
-    /// Each in turn.
-    RoundRobin,
-    /// One CPU's: like a device with a single interrupt.
-    Cpu(u32),
-}
-
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -84,7 +71,6 @@ impl Default for PreadOptions {
 }
 
 struct Job {
-    id: u64,
     file: Arc<dyn ReadAt>,
     bio: Bio,
     done: Completion,
@@ -92,8 +78,7 @@ struct Job {
 
 #[derive(Default)]
 struct Queue {
-    demand: VecDeque<Job>,
-    ahead: VecDeque<Job>,
+    waiting: Lanes<Job>,
     stop: bool,
 }
 
@@ -101,7 +86,6 @@ struct Group {
     cpu: u32,
     queue: Mutex<Queue>,
     wake: Condvar,
-    next_id: AtomicU64,
 }
 
 impl Group {
@@ -112,7 +96,7 @@ impl Group {
     fn run(&self) {
         let mut queue = self.lock();
         loop {
-            if let Some(mut job) = queue.demand.pop_front().or_else(|| queue.ahead.pop_front()) {
+            if let Some(mut job) = queue.waiting.pop() {
                 drop(queue);
                 fill_from(&mut job.bio, &job.file);
                 job.done.complete(job.bio, self.cpu);
@@ -130,7 +114,7 @@ impl Group {
 struct Inner {
     groups: Vec<Arc<Group>>,
     threads: Vec<Pinned>,
-    turn: AtomicU64,
+    picker: Picker,
 }
 
 impl Drop for Inner {
@@ -139,13 +123,7 @@ impl Drop for Inner {
             group.lock().stop = true;
             group.wake.notify_all();
         }
-        let me = std::thread::current().id();
-        for thread in self.threads.drain(..) {
-            // The last handle may be dropped by a completion that runs on one of these threads.
-            if thread.handle.thread().id() != me {
-                let _ = thread.handle.join();
-            }
-        }
+        join_all(&mut self.threads);
     }
 }
 
@@ -161,10 +139,9 @@ impl PreadPool {
     pub fn new(config: PreadConfig) -> io::Result<Self> {
         let cpus = if config.cpus.is_empty() { allowed_cpus() } else { config.cpus };
         let per_cpu = if config.threads_per_cpu == 0 { 4 } else { config.threads_per_cpu };
-        let mut inner = Inner { groups: Vec::new(), threads: Vec::new(), turn: AtomicU64::new(0) };
+        let mut inner = Inner { groups: Vec::new(), threads: Vec::new(), picker: Picker::new(cpus.clone()) };
         for cpu in cpus {
-            let queue = Mutex::new(Queue::default());
-            let group = Arc::new(Group { cpu, queue, wake: Condvar::new(), next_id: AtomicU64::new(1) });
+            let group = Arc::new(Group { cpu, queue: Mutex::default(), wake: Condvar::new() });
             inner.groups.push(group.clone());
             for n in 0..per_cpu {
                 let group = group.clone();
@@ -193,39 +170,25 @@ impl PreadPool {
         self.0.threads.iter().map(|t| t.tid).collect()
     }
 
-    fn pick(&self, placement: Placement) -> usize {
-        let groups = &self.0.groups;
-        let cpu = match placement {
-            Placement::RoundRobin => {
-                return (self.0.turn.fetch_add(1, Ordering::Relaxed) % groups.len() as u64) as usize;
-            }
-            Placement::Submitter => crate::current_cpu(),
-            Placement::Cpu(cpu) => cpu,
-        };
-        groups.iter().position(|g| g.cpu == cpu).unwrap_or(cpu as usize % groups.len())
-    }
-
     fn enqueue(&self, placement: Placement, file: Arc<dyn ReadAt>, bio: Bio, done: Completion) -> BioId {
-        let at = self.pick(placement);
+        let (at, id) = self.0.picker.pick(placement);
         let group = &self.0.groups[at];
-        let id = group.next_id.fetch_add(1, Ordering::Relaxed) * self.0.groups.len() as u64 + at as u64;
-        let ahead = bio.priority() == Priority::ReadAhead;
-        let mut queue = group.lock();
-        if ahead { &mut queue.ahead } else { &mut queue.demand }.push_back(Job { id, file, bio, done });
-        drop(queue);
+        group.lock().waiting.push(id.0, bio.priority(), Job { file, bio, done });
         group.wake.notify_one();
-        BioId(id)
+        id
     }
 
     fn group_of(&self, id: BioId) -> &Group {
-        &self.0.groups[(id.0 % self.0.groups.len() as u64) as usize]
+        &self.0.groups[self.0.picker.group_of(id)]
     }
 }
 
 impl fmt::Debug for PreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cpus: Vec<u32> = self.0.groups.iter().map(|g| g.cpu).collect();
-        f.debug_struct("PreadPool").field("cpus", &cpus).field("threads", &self.0.threads.len()).finish()
+        f.debug_struct("PreadPool")
+            .field("cpus", &self.0.picker.cpus())
+            .field("threads", &self.0.threads.len())
+            .finish()
     }
 }
 
@@ -288,23 +251,15 @@ impl Source for PreadSource {
     }
 
     fn cancel(&self, id: BioId) -> bool {
-        let mut queue = self.pool.group_of(id).lock();
-        let Queue { demand, ahead, .. } = &mut *queue;
-        let found =
-            [demand, ahead].into_iter().find_map(|q| q.iter().position(|j| j.id == id.0).map(|at| q.remove(at)));
-        drop(queue);
-        let Some(Some(mut job)) = found else { return false };
+        let found = self.pool.group_of(id).lock().waiting.remove(id.0);
+        let Some(mut job) = found else { return false };
         job.bio.fail_all(&BlockStatus::Cancelled);
         job.done.complete_here(job.bio);
         true
     }
 
     fn raise(&self, id: BioId) -> bool {
-        let mut queue = self.pool.group_of(id).lock();
-        let Some(at) = queue.ahead.iter().position(|j| j.id == id.0) else { return false };
-        let Some(job) = queue.ahead.remove(at) else { return false };
-        queue.demand.push_back(job);
-        true
+        self.pool.group_of(id).lock().waiting.raise(id.0)
     }
 
     fn completing_threads(&self) -> Vec<u32> {
@@ -315,6 +270,7 @@ impl Source for PreadSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bio::Priority;
     use crate::buf::Buf;
     use std::io::Write;
     use std::sync::mpsc;

@@ -18,6 +18,17 @@ pub(crate) struct Pinned {
     pub(crate) handle: JoinHandle<()>,
 }
 
+/// Waits for threads that were told to stop.
+pub(crate) fn join_all(threads: &mut Vec<Pinned>) {
+    let me = std::thread::current().id();
+    for thread in threads.drain(..) {
+        // The last handle may be dropped by a completion that runs on one of these threads.
+        if thread.handle.thread().id() != me {
+            let _ = thread.handle.join();
+        }
+    }
+}
+
 /// Starts a thread named `name` on `cpu` and waits until it is pinned there.
 pub(crate) fn spawn_pinned(name: String, cpu: u32, run: impl FnOnce() + Send + 'static) -> io::Result<Pinned> {
     let (tell, told) = mpsc::sync_channel(1);

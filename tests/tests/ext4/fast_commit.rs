@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use postread_fsimage::ext4::{Compat, Error, Ext4, JournalPolicy, Options};
-use postread_tests::{Mount, require, require_root, seed};
+use postread_tests::{Mount, Random, noise, require, require_root, seed};
 use rustix::fs::FallocateFlags;
 use tempfile::NamedTempFile;
 
 use crate::compare::{compare, compare_replayed, load, walk};
 use crate::differential::mkfs;
 use crate::journal::{copy, sync};
-use crate::populate::noise;
 
 /// A mounted file system with fast commits, and some files in it that whole transactions hold.
 fn mounted(options: &[&str]) -> Option<(NamedTempFile, Mount)> {
@@ -152,32 +151,26 @@ fn directories_made_grown_and_removed() {
 /// Many changes at random, and a crash after each few of them.
 #[test]
 fn changes_at_random() {
-    let mut state = seed() | 1;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut random = Random::new(seed());
     let Some((image, mount)) = mounted(&["-b", "1024"]) else { return };
     let at = mount.path().to_path_buf();
     let mut files: Vec<PathBuf> = (0..12).map(|i| at.join(format!("file{i}"))).collect();
     let mut crashes = Vec::new();
     for step in 0..150 {
-        let i = random(files.len());
+        let i = random.below(files.len());
         let path = files[i].clone();
-        match random(10) {
+        match random.below(10) {
             0 | 1 => {
-                let new = at.join(["", "dir"][random(2)]).join(format!("new{step}"));
-                fs::write(&new, noise(random(60_000), step)).unwrap();
+                let new = at.join(["", "dir"][random.below(2)]).join(format!("new{step}"));
+                fs::write(&new, noise(random.below(60_000), step)).unwrap();
                 files.push(new);
             }
-            2 => append(&path, &noise(random(20_000), step)),
+            2 => append(&path, &noise(random.below(20_000), step)),
             3 => {
                 let file = File::options().write(true).open(&path).unwrap();
-                file.write_all_at(&noise(random(5000) + 1, step), random(200_000) as u64).unwrap();
+                file.write_all_at(&noise(random.below(5000) + 1, step), random.below(200_000) as u64).unwrap();
             }
-            4 => File::options().write(true).open(&path).unwrap().set_len(random(100_000) as u64).unwrap(),
+            4 => File::options().write(true).open(&path).unwrap().set_len(random.below(100_000) as u64).unwrap(),
             5 => {
                 let new = at.join(format!("link{step}"));
                 fs::hard_link(&path, &new).unwrap();
@@ -188,7 +181,7 @@ fn changes_at_random() {
                 files.remove(i);
             }
             7 => {
-                let other = files[random(files.len())].clone();
+                let other = files[random.below(files.len())].clone();
                 // Two names of one file: nothing happens.
                 let same = same_file(&path, &other);
                 fs::rename(&path, &other).unwrap();
@@ -196,15 +189,15 @@ fn changes_at_random() {
                     files.remove(i);
                 }
             }
-            8 => punch(&path, FallocateFlags::empty(), random(100_000) as u64, 1 + random(30_000) as u64),
+            8 => punch(&path, FallocateFlags::empty(), random.below(100_000) as u64, 1 + random.below(30_000) as u64),
             _ => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                punch(&path, flags, 1024 * random(50) as u64, 1024 * (1 + random(20) as u64));
+                punch(&path, flags, 1024 * random.below(50) as u64, 1024 * (1 + random.below(20) as u64));
             }
         }
-        if random(3) == 0 {
-            sync(&files[random(files.len())]);
-            if random(4) == 0 {
+        if random.below(3) == 0 {
+            sync(&files[random.below(files.len())]);
+            if random.below(4) == 0 {
                 crashes.push(copy(image.path()));
             }
         }
@@ -285,22 +278,16 @@ fn hostile_fast_commits() {
     let areas = areas(&good, 1024);
     let mut options = Options::default();
     options.checksums = false;
-    let mut state = seed() | 1;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut random = Random::new(seed());
     let (mut refused, mut walked) = (0, 0);
     let file = Arc::new(File::options().read(true).write(true).open(crash.path()).unwrap());
     let sound = &good[areas[0]..][..areas.len() * 1024];
     for _ in 0..1500 {
         let mut bytes = sound.to_vec();
-        for _ in 0..1 + random(4) {
-            let within = [64, 1024][random(2)];
-            let at = 1024 * random(areas.len()) + random(within);
-            bytes[at] = [0, 1, 2, 11, 12, 0x7f, 0x80, 0xff, random(256) as u8][random(9)];
+        for _ in 0..1 + random.below(4) {
+            let within = [64, 1024][random.below(2)];
+            let at = 1024 * random.below(areas.len()) + random.below(within);
+            bytes[at] = [0, 1, 2, 11, 12, 0x7f, 0x80, 0xff, random.below(256) as u8][random.below(9)];
         }
         file.write_all_at(&bytes, areas[0] as u64).unwrap();
         match Ext4::load_with(file.clone(), options) {

@@ -8,12 +8,11 @@ use std::sync::Arc;
 
 use postread_fsimage::ext4::{Error, Ext4, JournalPolicy, Options};
 use postread_io::ReadAt;
-use postread_tests::{Mount, require, require_root, require_tool, run};
+use postread_tests::{Mount, noise, require, require_root, require_tool, run};
 use tempfile::NamedTempFile;
 
 use crate::compare::{compare, load, walk};
 use crate::differential::mkfs;
-use crate::populate::noise;
 
 /// The bytes that a journal's own blocks begin with: data that begins so has to be escaped.
 const MAGIC: [u8; 4] = [0xc0, 0x3b, 0x39, 0x98];

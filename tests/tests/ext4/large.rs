@@ -4,12 +4,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use postread_fsimage::ext4::{ExtentKind, ROOT_INO, parse_htree_root};
-use postread_tests::{Mount, require, require_root};
+use postread_tests::{Mount, noise, require, require_root};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::compare::load;
 use crate::differential::{check, mkfs};
-use crate::populate::noise;
 
 #[test]
 fn a_directory_of_100_000_entries() {

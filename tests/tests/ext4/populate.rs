@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileExt, chown, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use postread_tests::noise;
 use postread_tests::run;
 use rustix::fs::{FallocateFlags, Mode, XattrFlags, fallocate, lsetxattr, mknodat};
 
@@ -17,20 +18,6 @@ pub(crate) struct Abilities {
     pub(crate) large_values: bool,
     /// Bytes of attributes that fit in a block.
     pub(crate) attribute_room: usize,
-}
-
-/// Bytes that repeat nowhere.
-pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(len);
-    out
 }
 
 /// Fills the file system mounted at `root`.

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+pub(crate) use postread_tests::noise;
+
 /// Runs the program in `dir`.
 pub(crate) fn postread(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_postread")).current_dir(dir).args(args).output().unwrap()
@@ -36,18 +38,4 @@ pub(crate) fn have_tool(tool: &str, arg: &str, test: &str) -> bool {
         println!("SKIP {test}: no {tool}");
     }
     found
-}
-
-/// Bytes that repeat nowhere near a block size.
-pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
-    }
-    out.truncate(len);
-    out
 }

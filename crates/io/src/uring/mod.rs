@@ -5,23 +5,24 @@
 
 mod ring;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::bio::{Bio, Priority};
+use crate::bio::Bio;
 use crate::completion::Completion;
 use crate::direct::DirectFile;
 use crate::fill::{fill_from, isolate, short};
-use crate::pread::{Placement, PreadOptions, read_resident};
+use crate::lanes::Lanes;
+use crate::placement::Picker;
+use crate::pread::{PreadOptions, read_resident};
 use crate::read_at::ReadAt;
 use crate::source::{BioId, Source};
 use crate::status::BlockStatus;
-use crate::threads::{Pinned, allowed_cpus, spawn_pinned};
+use crate::threads::{Pinned, allowed_cpus, join_all, spawn_pinned};
 use ring::{Op, Ring};
 
 /// How rings are made.
@@ -55,15 +56,9 @@ impl UringConfig {
     }
 }
 
-struct Waiting {
-    id: u64,
-    op: Op,
-}
-
 #[derive(Default)]
 struct Queue {
-    demand: VecDeque<Waiting>,
-    ahead: VecDeque<Waiting>,
+    waiting: Lanes<Op>,
     on_ring: usize,
 }
 
@@ -72,7 +67,6 @@ struct PerCpu {
     depth: usize,
     ring: Ring,
     queue: Mutex<Queue>,
-    next_id: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -89,9 +83,9 @@ impl PerCpu {
                 if queue.on_ring >= self.depth {
                     return;
                 }
-                let Some(next) = queue.demand.pop_front().or_else(|| queue.ahead.pop_front()) else { return };
+                let Some(next) = queue.waiting.pop() else { return };
                 queue.on_ring += 1;
-                next.op
+                next
             };
             self.put_on_ring(op);
         }
@@ -153,7 +147,7 @@ fn fill_rest(op: &mut Op, filled: usize) {
 struct Inner {
     rings: Vec<Arc<PerCpu>>,
     threads: Vec<Pinned>,
-    turn: AtomicU64,
+    picker: Picker,
 }
 
 impl Drop for Inner {
@@ -162,13 +156,7 @@ impl Drop for Inner {
             ring.stop.store(true, Ordering::Release);
             ring.ring.wake();
         }
-        let me = std::thread::current().id();
-        for thread in self.threads.drain(..) {
-            // The last handle may be dropped by a completion that runs on one of these threads.
-            if thread.handle.thread().id() != me {
-                let _ = thread.handle.join();
-            }
-        }
+        join_all(&mut self.threads);
     }
 }
 
@@ -185,11 +173,11 @@ impl UringPool {
     pub fn new(config: UringConfig) -> io::Result<Self> {
         let cpus = if config.cpus.is_empty() { allowed_cpus() } else { config.cpus };
         let depth = if config.depth == 0 { 64 } else { config.depth.min(2048) };
-        let mut inner = Inner { rings: Vec::new(), threads: Vec::new(), turn: AtomicU64::new(0) };
+        let mut inner = Inner { rings: Vec::new(), threads: Vec::new(), picker: Picker::new(cpus.clone()) };
         for cpu in cpus {
             let ring = Ring::new(depth.next_power_of_two() as u32)?;
-            let (queue, next_id, stop) = (Mutex::default(), AtomicU64::new(1), AtomicBool::new(false));
-            let per_cpu = Arc::new(PerCpu { cpu, depth, ring, queue, next_id, stop });
+            let (queue, stop) = (Mutex::default(), AtomicBool::new(false));
+            let per_cpu = Arc::new(PerCpu { cpu, depth, ring, queue, stop });
             let reaper = per_cpu.clone();
             inner.threads.push(spawn_pinned(format!("pr-ring/{cpu}"), cpu, move || reaper.reap())?);
             inner.rings.push(per_cpu);
@@ -207,27 +195,14 @@ impl UringPool {
         self.0.threads.iter().map(|t| t.tid).collect()
     }
 
-    fn pick(&self, placement: Placement) -> usize {
-        let rings = &self.0.rings;
-        let cpu = match placement {
-            Placement::RoundRobin => {
-                return (self.0.turn.fetch_add(1, Ordering::Relaxed) % rings.len() as u64) as usize;
-            }
-            Placement::Submitter => crate::current_cpu(),
-            Placement::Cpu(cpu) => cpu,
-        };
-        rings.iter().position(|r| r.cpu == cpu).unwrap_or(cpu as usize % rings.len())
-    }
-
     fn ring_of(&self, id: BioId) -> &PerCpu {
-        &self.0.rings[(id.0 % self.0.rings.len() as u64) as usize]
+        &self.0.rings[self.0.picker.group_of(id)]
     }
 }
 
 impl fmt::Debug for UringPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cpus: Vec<u32> = self.0.rings.iter().map(|r| r.cpu).collect();
-        f.debug_struct("UringPool").field("cpus", &cpus).finish_non_exhaustive()
+        f.debug_struct("UringPool").field("cpus", &self.0.picker.cpus()).finish_non_exhaustive()
     }
 }
 
@@ -267,37 +242,24 @@ impl Source for UringSource {
             done.complete_here(bio);
             return BioId(0);
         }
-        let at = self.pool.pick(self.options.placement);
+        let (at, id) = self.pool.0.picker.pick(self.options.placement);
         let ring = &self.pool.0.rings[at];
-        let id = ring.next_id.fetch_add(1, Ordering::Relaxed) * self.pool.0.rings.len() as u64 + at as u64;
-        let ahead = bio.priority() == Priority::ReadAhead;
-        let waiting = Waiting { id, op: Op { file: self.file.clone(), bio, done, filled: 0 } };
-        {
-            let mut queue = ring.lock();
-            if ahead { &mut queue.ahead } else { &mut queue.demand }.push_back(waiting);
-        }
+        let priority = bio.priority();
+        ring.lock().waiting.push(id.0, priority, Op { file: self.file.clone(), bio, done, filled: 0 });
         ring.pump();
-        BioId(id)
+        id
     }
 
     fn cancel(&self, id: BioId) -> bool {
-        let mut queue = self.pool.ring_of(id).lock();
-        let Queue { demand, ahead, .. } = &mut *queue;
-        let found =
-            [demand, ahead].into_iter().find_map(|q| q.iter().position(|w| w.id == id.0).map(|at| q.remove(at)));
-        drop(queue);
-        let Some(Some(Waiting { op: Op { mut bio, done, .. }, .. })) = found else { return false };
+        let found = self.pool.ring_of(id).lock().waiting.remove(id.0);
+        let Some(Op { mut bio, done, .. }) = found else { return false };
         bio.fail_all(&BlockStatus::Cancelled);
         done.complete_here(bio);
         true
     }
 
     fn raise(&self, id: BioId) -> bool {
-        let mut queue = self.pool.ring_of(id).lock();
-        let Some(at) = queue.ahead.iter().position(|w| w.id == id.0) else { return false };
-        let Some(waiting) = queue.ahead.remove(at) else { return false };
-        queue.demand.push_back(waiting);
-        true
+        self.pool.ring_of(id).lock().waiting.raise(id.0)
     }
 
     fn completing_threads(&self) -> Vec<u32> {

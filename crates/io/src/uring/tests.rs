@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::mpsc;
 
 use super::*;
+use crate::Placement;
 use crate::buf::Buf;
 
 fn pool(config: UringConfig) -> Option<UringPool> {

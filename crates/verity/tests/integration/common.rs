@@ -1,5 +1,6 @@
 //! What the tests share.
 
+pub(crate) use postread_tests::noise;
 use postread_verity::{HashAlg, MerkleTreeParams, Tree, TreeBuilder, TreeInMemory};
 
 /// The tree of `data`, and its bytes.
@@ -13,20 +14,6 @@ pub(crate) fn build(params: MerkleTreeParams, data: &[u8]) -> (Tree, Vec<u8>) {
 
 pub(crate) fn params(alg: HashAlg, block_size: u32, salt: &[u8]) -> MerkleTreeParams {
     MerkleTreeParams::new(alg, block_size, salt).unwrap()
-}
-
-/// Bytes that repeat nowhere near a block size.
-pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
-    }
-    out.truncate(len);
-    out
 }
 
 /// Whether a tool is there. Where it is not, the test is skipped with the reason, or fails if everything is required.
