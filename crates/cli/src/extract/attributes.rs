@@ -63,6 +63,11 @@ impl Put {
     fn note_xattr(&mut self, name: &[u8], result: rustix::io::Result<()>) {
         match result {
             Err(rustix::io::Errno::OPNOTSUPP) => self.unsupported.push(name.to_vec()),
+            // An access control list that is none: the image's fault.
+            Err(rustix::io::Errno::INVAL) => {
+                let malformed = io::Error::new(io::ErrorKind::InvalidData, "the kernel takes no such value");
+                self.failed.push((format!("extended attribute {}", name.escape_ascii()), malformed));
+            }
             other => self.note(&format!("extended attribute {}", name.escape_ascii()), other),
         }
     }

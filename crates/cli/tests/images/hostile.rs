@@ -273,3 +273,32 @@ fn owners_that_nobody_can_be() {
     }
     assert_eq!(fs::read_to_string(dir.path().join("out/dir/file")).unwrap(), "file");
 }
+
+/// An access control list that the kernel refuses is the image's fault; all else of the file is put down.
+#[test]
+fn an_access_control_list_that_is_none() {
+    use std::os::unix::fs::MetadataExt;
+    let (Some(setfacl), Some(debugfs)) =
+        (postread_tests::require_tool("setfacl"), postread_tests::require_tool("debugfs"))
+    else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    fs::write(dir.path().join("tree/file"), "file").unwrap();
+    postread_tests::run(Command::new(setfacl).current_dir(&dir).args(["-m", "u:77777:r", "tree/file"]));
+    // The user's number, which the list has as it is, made the one that stands for none.
+    let none = u32::MAX.to_le_bytes();
+    let Some(()) = edited(dir.path(), &[(&77777u32.to_le_bytes(), &none)]) else { return };
+    let mut command = Command::new(debugfs);
+    command.current_dir(&dir).args(["-w", "-R", "set_inode_field /file mtime @86400", "image"]);
+    postread_tests::run(&mut command);
+    let output = postread(dir.path(), &["extract", "image", "-C", "out"]);
+    expect(&output, 2);
+    let told = stderr(&output);
+    assert!(
+        told.contains("file: its extended attribute system.posix_acl_access: the kernel takes no such value"),
+        "{told}"
+    );
+    assert_eq!(fs::metadata(dir.path().join("out/file")).unwrap().mtime(), 86400);
+}
