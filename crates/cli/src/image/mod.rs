@@ -32,6 +32,9 @@ pub(crate) struct ImageArgs {
     /// The byte that the file system begins at; K, M and G may follow
     #[arg(long, value_name = "BYTES", value_parser = crate::read_options::parse_bytes)]
     pub(crate) offset: Option<u64>,
+    /// Read metadata with wrong checksums too: what it says may be wrong
+    #[arg(long)]
+    pub(crate) ignore_checksums: bool,
     #[command(flatten)]
     pub(crate) keys: KeyArgs,
 }
@@ -39,7 +42,7 @@ pub(crate) struct ImageArgs {
 impl ImageArgs {
     /// Whether an option was given that has a meaning for images only.
     pub(crate) fn given(&self) -> bool {
-        self.part.is_some() || self.offset.is_some() || self.keys.given()
+        self.part.is_some() || self.offset.is_some() || self.ignore_checksums || self.keys.given()
     }
 
     /// The file system, with the keys that were given. Where a passphrase is wanted and none was given, and `ask`, it
@@ -56,7 +59,9 @@ impl ImageArgs {
         let keys = secrets.keyring()?;
         let fail =
             |error: ImageError| Failure::new(outcome_of(&error), format!("{}: {error}", name_for_stderr(target)));
-        let image = Image::open(metadata, data, start, keys, Options::default()).map_err(fail)?;
+        let mut options = Options::default();
+        options.checksums = !self.ignore_checksums;
+        let image = Image::open(metadata, data, start, keys, options).map_err(fail)?;
         let (wanted, found) = (image.fs().superblock().size(), layers.len());
         if found < wanted {
             complain(format_args!(

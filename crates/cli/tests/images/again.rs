@@ -16,7 +16,9 @@ fn made_image(dir: &Path, tree: impl Fn(&Path), script: &str) -> Option<()> {
     fs::create_dir(&from).unwrap();
     tree(&from);
     let mut command = Command::new(mke2fs);
-    command.current_dir(dir).args(["-q", "-F", "-t", "ext4", "-O", "ea_inode", "-d", "from", "image", "16M"]);
+    command
+        .current_dir(dir)
+        .args(["-q", "-F", "-t", "ext4", "-b", "1024", "-O", "ea_inode", "-d", "from", "image", "16M"]);
     postread_tests::run(&mut command);
     fs::write(dir.join("script"), script).unwrap();
     postread_tests::run(Command::new(debugfs).current_dir(dir).args(["-w", "-f", "script", "image"]));
@@ -200,4 +202,56 @@ fn two_runs_do_not_write_into_one_directory() {
     assert_eq!(fs::read_dir(dir.path().join("out")).unwrap().count(), 0);
     drop(held);
     expect(&postread(dir.path(), &["extract", &image, "-C", "out"]), 0);
+}
+
+/// A directory block with a wrong checksum costs its own entries, and with `--ignore-checksums` not even those.
+#[test]
+fn a_bad_directory_block_costs_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let names: Vec<String> = (0..200).map(|i| format!("file-with-a-long-name-{i}")).collect();
+    let tree = |top: &Path| {
+        fs::create_dir(top.join("dir")).unwrap();
+        names.iter().for_each(|name| fs::write(top.join("dir").join(name), name).unwrap());
+    };
+    let Some(()) = made_image(dir.path(), tree, "stat dir\n") else { return };
+    let image = dir.path().join("image");
+    let bytes = fs::read(&image).unwrap();
+    // A byte of its last block that is no entry's.
+    let (image_fs, inode) = locate(&bytes, "/dir", None);
+    let extents = image_fs.extents(&inode).unwrap();
+    let last = extents.last().unwrap();
+    let block = image_fs.superblock().block_size as usize;
+    let blocks = inode.size as usize / block;
+    assert!(blocks > 2);
+    let at = last.physical as usize + last.len as usize - 16;
+    let mut bad = bytes.clone();
+    bad[at] ^= 0x10;
+    fs::write(&image, &bad).unwrap();
+    let run = |args: &[&str]| postread(dir.path(), args);
+    let there: Vec<bool> = names
+        .iter()
+        .map(|name| {
+            let output = run(&["cat", "image", &format!("/dir/{name}")]);
+            match output.status.code() {
+                Some(0) => assert_eq!(output.stdout, name.as_bytes()),
+                _ => expect(&output, 1).clear(),
+            }
+            output.status.success()
+        })
+        .collect();
+    let kept = there.iter().filter(|there| **there).count();
+    assert!(kept > 100 && kept < names.len(), "{kept}");
+    let listed = |text: &str| text.lines().filter(|line| line.contains("file-with")).count();
+    for rest in [&[][..], &["--keep-going"]] {
+        let output = run(&[&["extract", "image", "-C", "out"], rest].concat());
+        expect(&output, 1);
+        assert!(stderr(&output).contains("dir: corrupt directory block"), "{output:?}");
+        assert_eq!(fs::read_dir(dir.path().join("out/dir")).unwrap().count(), kept);
+    }
+    let output = run(&["ls", "-R", "image"]);
+    assert_eq!(listed(&expect(&output, 1)), kept);
+    assert!(stderr(&output).contains("/dir: corrupt directory block"), "{output:?}");
+    assert_eq!(listed(&expect(&run(&["ls", "-R", "image", "--ignore-checksums"]), 0)), names.len());
+    expect(&run(&["extract", "image", "-C", "all", "--ignore-checksums"]), 0);
+    assert_eq!(fs::read_dir(dir.path().join("all/dir")).unwrap().count(), names.len());
 }

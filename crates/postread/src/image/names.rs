@@ -78,7 +78,8 @@ impl Image {
     ///
     /// In a directory that folds case any name that Linux takes for the same will do, as far as names are shown plain;
     /// where a hostile image has several of them, the one that is spelled so. What is invalid UTF-8 is looked for byte
-    /// by byte, or not at all where the file system's encoding is strict.
+    /// by byte, or not at all where the file system's encoding is strict. A bad block of the directory is an error where
+    /// no other one holds the name.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Entry>, ImageError> {
         let names = self.names(dir)?;
         let encoding = self.fs().superblock().encoding.filter(|_| dir.is_casefolded());
@@ -90,8 +91,16 @@ impl Image {
             },
             _ => names.search(name),
         };
+        // A bad block is none of the name's affair where another one holds it.
+        let mut bad = None;
         for entry in self.fs().read_dir(dir)? {
-            let entry = entry?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    bad.get_or_insert(error);
+                    continue;
+                }
+            };
             let found = match &wanted {
                 Search::Raw(raw) => *entry.name == **raw,
                 Search::NoKey(parsed) => parsed.matches(&entry.name),
@@ -101,14 +110,21 @@ impl Image {
                 return names.show(dir.ino, entry).map(Some);
             }
         }
-        Ok(None)
+        bad.map_or(Ok(None), |error| Err(error.into()))
     }
 
     fn lookup_folded(&self, dir: &Inode, names: &Names, name: &[u8], form: &[u8]) -> Result<Option<Entry>, ImageError> {
-        let mut found = None;
+        let (mut found, mut bad) = (None, None);
         for entry in self.fs().read_dir(dir)? {
             // A broken name is not the one that is wanted.
-            let Ok(entry) = names.show(dir.ino, entry?) else { continue };
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    bad.get_or_insert(error);
+                    continue;
+                }
+            };
+            let Ok(entry) = names.show(dir.ino, entry) else { continue };
             if entry.name == name {
                 return Ok(Some(entry));
             }
@@ -116,7 +132,10 @@ impl Image {
                 found = Some(entry);
             }
         }
-        Ok(found)
+        match bad {
+            Some(error) if found.is_none() => Err(error.into()),
+            _ => Ok(found),
+        }
     }
 
     /// A symbolic link's target.
