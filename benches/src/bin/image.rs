@@ -202,7 +202,13 @@ fn against_the_kernel(report: &mut Report, dir: &Path, cpus: &[u32]) {
     let made = made_by_the_kernel(dir).and_then(|image| Ok((Mount::image(&image, "ext4", "ro")?, image)));
     let (mount, path) = match made {
         Ok(made) => made,
-        Err(why) => return report.verdict("at least 20x `tar` over this kernel's mount", &format!("not measured: {why}"), false),
+        Err(why) => {
+            return report.verdict(
+                "at least 20x `tar` over this kernel's mount",
+                &format!("not measured: {why}"),
+                false,
+            );
+        }
     };
     add_key(mount.path(), &dir.join("key")).expect("the key is added");
     let file = File::open(&path).expect("opens");
