@@ -225,7 +225,7 @@ fn workload_of(trace: Option<&Path>) -> Result<Vec<App>, Failure> {
         Some(path) => {
             let named = |error: &dyn std::fmt::Display| format!("{}: {error}", name_for_stderr(path));
             let text = String::from_utf8(read_whole(path, TRACE_MAX, "a workload")?);
-            let text = text.map_err(|error| Failure::usage(named(&error)))?;
+            let text = text.map_err(|error| Failure::usage(named(&format_args!("no workload: {error}"))))?;
             workload::parse(&text).map_err(|error| Failure::usage(named(&error)))
         }
     }

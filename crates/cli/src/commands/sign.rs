@@ -68,7 +68,8 @@ pub(crate) fn run(args: &SignArgs) -> CommandResult {
     refuse_overwriting(&outputs, &inputs)?;
     postread_sys::hardening::set_not_dumpable().map_err(Failure::environment)?;
     let key = Zeroizing::new(read_whole(&args.key, PEM_MAX, "a key's PEM file")?);
-    let key = std::str::from_utf8(&key).map_err(|error| of(&args.key, Outcome::Usage)(&error))?;
+    let key =
+        std::str::from_utf8(&key).map_err(|error| of(&args.key, Outcome::Usage)(&format_args!("no PEM: {error}")))?;
     let key = SigningKey::from_pem(key).map_err(|error| of(&args.key, outcome_of(&error))(&error))?;
     let cert_file = args.cert.as_ref().unwrap_or(&args.key);
     let cert = read_whole(cert_file, PEM_MAX, "a certificate's file")?;

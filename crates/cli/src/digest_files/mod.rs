@@ -60,6 +60,10 @@ impl FileError {
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
             Self::NotRegular(_) | Self::TooLarge(_) | Self::LongLine => Outcome::Usage,
+            // A name with a NUL, which the system was not asked for.
+            Self::Open(error) if error.kind() == io::ErrorKind::InvalidInput && error.raw_os_error().is_none() => {
+                Outcome::Usage
+            }
             _ => Outcome::Environment,
         }
     }

@@ -105,6 +105,18 @@ fn binary_and_empty_inputs() {
     }
 }
 
+/// A name that no file can have is malformed input, and the others are digested.
+#[test]
+fn names_with_a_nul() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    fs::write(at.join("f"), "x").unwrap();
+    fs::write(at.join("names"), "a\0b\nf\n").unwrap();
+    let output = postread(at, &["digest", "--from-list", "names"]);
+    assert!(expect(&output, 2).ends_with(" f\n"));
+    assert!(stderr(&output).contains("NUL"), "{}", stderr(&output));
+}
+
 /// What shells make of `<(...)`, `|` and `mkfifo` is a list as any other.
 #[test]
 fn lists_come_from_pipes() {
