@@ -1,13 +1,19 @@
 //! Fast commits: an image copied between two whole transactions reads as the kernel reads it after mounting.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use postread::image::Image;
+use postread::{Engine, EngineConfig};
+use postread_fscrypt::{Keyring, MasterKey};
 use postread_fsimage::ext4::{Compat, Error, Ext4, JournalPolicy, Options};
-use postread_tests::{Mount, Random, noise, require, require_root, seed};
+use postread_io::MemorySource;
+use postread_tests::{Mount, Random, noise, require, require_root, require_tool, run, seed};
 use rustix::fs::FallocateFlags;
 use tempfile::NamedTempFile;
 
@@ -62,7 +68,7 @@ fn punch(path: &Path, flags: FallocateFlags, offset: u64, len: u64) {
 
 fn append(path: &Path, bytes: &[u8]) {
     let mut file = File::options().append(true).open(path).unwrap();
-    std::io::Write::write_all(&mut file, bytes).unwrap();
+    file.write_all(bytes).unwrap();
     file.sync_all().unwrap();
 }
 
@@ -213,6 +219,55 @@ fn changes_at_random() {
 fn same_file(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(a).unwrap().ino() == fs::metadata(b).unwrap().ino()
+}
+
+/// An encrypted file that fast commits made longer and shorter decrypts to what was written.
+#[test]
+fn an_encrypted_file() {
+    let (Some(()), Some(xfs_io)) = (require_root(), require_tool("xfs_io")) else { return };
+    let Some(image) = mkfs(64 << 20, &["-b", "4096", "-O", "encrypt,fast_commit"]) else { return };
+    let Some(mount) = require("a loop mount of ext4", Mount::image(image.path(), "ext4", "")) else { return };
+    let key: Vec<u8> = (1..=64).collect();
+    let master = MasterKey::new(&key).unwrap();
+    let mut add = Command::new(&xfs_io)
+        .args(["-c", "add_enckey"])
+        .arg(mount.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    add.stdin.take().unwrap().write_all(&key).unwrap();
+    assert!(add.wait().unwrap().success());
+    let dir = mount.path().join("enc");
+    fs::create_dir(&dir).unwrap();
+    let policy = format!("set_encpolicy -v 2 -c 1 -n 4 -f 3 {}", hex::encode(master.identifier().as_bytes()));
+    run(Command::new(&xfs_io).args(["-c", &policy]).arg(&dir));
+    let path = dir.join("file");
+    fs::write(&path, noise(20_000, 1)).unwrap();
+    rustix::fs::syncfs(File::open(&dir).unwrap().as_fd()).unwrap();
+    append(&path, &noise(50_000, 2));
+    File::options().write(true).open(&path).unwrap().set_len(60_001).unwrap();
+    sync(&path);
+    let wanted = fs::read(&path).unwrap();
+    let crash = copy(image.path());
+    mount.unmount();
+
+    let mut keys = Keyring::new();
+    keys.add(master);
+    let bytes = fs::read(crash.path()).unwrap();
+    let data = Arc::new(MemorySource::new(bytes.clone()));
+    let image = Image::open(Arc::new(bytes), data, 0, keys, Options::default()).unwrap();
+    assert!(image.fs().replay().unwrap().fast_commits > 0);
+    let plan = image.contents(&image.resolve(b"/enc/file").unwrap()).unwrap().plan();
+    assert_eq!(plan.len(), wanted.len() as u64);
+    let engine = Engine::new(EngineConfig::new()).unwrap();
+    let reader = engine.open(plan).reader();
+    let mut found = vec![0; wanted.len()];
+    let mut done = 0;
+    while done < found.len() {
+        done += reader.read_at(&mut found[done..], done as u64).unwrap();
+    }
+    assert!(found == wanted);
 }
 
 /// Where the fast commits of an image lie: the blocks that begin with a tag of theirs, from the one with the head on.

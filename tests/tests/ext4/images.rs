@@ -127,7 +127,7 @@ fn ciphertext_as_the_kernel_lists_it_without_the_key() {
 
 /// The directory that the entry with inode `ino` stands in.
 fn visit_dir(fs: &Ext4, top: u32, ino: &str) -> u32 {
-    fs.walk(top).find(|visit| visit.entry.as_ref().unwrap().ino == ino.parse().unwrap()).unwrap().dir
+    fs.walk(top).find(|visit| visit.entry.as_ref().unwrap().ino == ino.parse::<u32>().unwrap()).unwrap().dir
 }
 
 fn contents(fs: &Ext4, inode: &Inode) -> Vec<u8> {
