@@ -255,3 +255,31 @@ fn a_bad_directory_block_costs_no_other() {
     expect(&run(&["extract", "image", "-C", "all", "--ignore-checksums"]), 0);
     assert_eq!(fs::read_dir(dir.path().join("all/dir")).unwrap().count(), names.len());
 }
+
+/// A set-id bit lends the owner's rights: where the owner could not be set, it goes, asked for or not.
+#[test]
+fn a_set_id_bit_needs_its_owner() {
+    let Some(()) = postread_tests::require_root() else { return };
+    let Some(setpriv) = postread_tests::require_tool("setpriv") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let tree = |top: &Path| {
+        for name in ["roots", "own", "groups"] {
+            fs::write(top.join(name), name).unwrap();
+        }
+    };
+    let script = "set_inode_field roots mode 0104755\nset_inode_field own mode 0104755\nset_inode_field own uid 65534\n\
+                  set_inode_field groups mode 0102755\n";
+    let Some(()) = made_image(dir.path(), tree, script) else { return };
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = dir.path().join("program");
+    fs::copy(env!("CARGO_BIN_EXE_postread"), &program).unwrap();
+    let mut command = Command::new(setpriv);
+    command.current_dir(dir.path()).args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+    let output = command.args(["extract", "image", "-C", "out", "--privileged", "--json"]).output().unwrap();
+    // lost+found is root's alone; where it lies nothing depends on it.
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let summary = report["results"].as_array().unwrap().last().unwrap();
+    assert_eq!(summary["left_out"]["set_id"].as_u64(), Some(2), "{summary}");
+    let out = dir.path().join("out");
+    assert_eq!([mode(&out.join("roots")), mode(&out.join("own")), mode(&out.join("groups"))], [0o755, 0o4755, 0o755]);
+}
