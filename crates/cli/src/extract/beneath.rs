@@ -15,6 +15,9 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawMode, Resol
 /// Where unfinished files lie, within the top directory.
 pub(super) const PARTIAL: &str = ".postread-partial";
 
+/// Other names that are tried for an unfinished file where directories are in the way.
+const OTHER_NAMES: u32 = 16;
+
 /// Why a name from an image is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadName {
@@ -92,29 +95,74 @@ impl Beneath {
     }
 
     /// A new unfinished file.
-    pub(super) fn begin(&self, tag: &str) -> io::Result<File> {
-        match rustix::fs::unlinkat(&self.partial, tag, AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.partial, tag, flags, Mode::RUSR | Mode::WUSR)?.into())
-    }
-
-    /// Gives an unfinished file its name.
-    pub(super) fn finish(&self, tag: &str, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-        Ok(rustix::fs::renameat(&self.partial, tag, dir, name)?)
-    }
-
-    /// Takes an unfinished file away.
-    pub(super) fn abandon(&self, tag: &str) {
-        let _ = rustix::fs::unlinkat(&self.partial, tag, AtFlags::empty());
+    pub(super) fn begin(&self, tag: &str) -> io::Result<(File, Unfinished<'_>)> {
+        Unfinished::begin(self.partial.as_fd(), tag, Mode::RUSR | Mode::WUSR)
     }
 
     /// Takes the directory of unfinished files away, if nothing is left in it.
     pub(super) fn close(&self) {
         let _ = rustix::fs::unlinkat(&self.top, PARTIAL, AtFlags::REMOVEDIR);
     }
+}
+
+/// A file that is not whole yet, in a directory that is open: taken away unless it gets its name.
+pub(super) struct Unfinished<'a> {
+    dir: BorrowedFd<'a>,
+    /// None once it has its name.
+    name: Option<String>,
+}
+
+impl<'a> Unfinished<'a> {
+    /// Makes it, in the place of a leftover. It is always a new file: no link, pipe or device of that name is opened.
+    pub(super) fn begin(dir: BorrowedFd<'a>, name: &str, mode: Mode) -> io::Result<(File, Self)> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut last = rustix::io::Errno::EXIST;
+        // A directory in the way stays, if it is not empty: it is not known whose it is.
+        for name in std::iter::once(name.to_owned()).chain((1..=OTHER_NAMES).map(|n| format!("{name}.{n}"))) {
+            match rustix::fs::unlinkat(dir, &name, AtFlags::empty()) {
+                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                Err(error) => {
+                    if rustix::fs::unlinkat(dir, &name, AtFlags::REMOVEDIR).is_err() {
+                        last = error;
+                        continue;
+                    }
+                }
+            }
+            let file = rustix::fs::openat(dir, &name, flags, mode)?.into();
+            return Ok((file, Self { dir, name: Some(name) }));
+        }
+        Err(last.into())
+    }
+
+    /// Gives it its name.
+    pub(super) fn finish(mut self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+        if let Some(own) = &self.name {
+            rustix::fs::renameat(self.dir, own, dir, name)?;
+        }
+        self.name = None;
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            let _ = rustix::fs::unlinkat(self.dir, name, AtFlags::empty());
+        }
+    }
+}
+
+/// Opens a regular file to read it: no link is followed, and no pipe or device waited for. None where it is another
+/// kind of file.
+pub(super) fn open_file(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<File>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file: File = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(file) => file.into(),
+        // A link, a socket.
+        Err(rustix::io::Errno::LOOP | rustix::io::Errno::NXIO) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 /// Whether nothing but what a stopped run left is in a directory, or such a run was stopped in it.

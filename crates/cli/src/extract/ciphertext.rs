@@ -5,18 +5,20 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use postread::image::{Image, ImageError};
 use postread_fscrypt::saved_manifest::{Entry, Header, Kind, LINE_MAX, Trailer};
-use postread_fsimage::ext4::{self, ExtentKind, FileType, Inode, Timestamp};
+use postread_fsimage::ext4::{self, Extent, ExtentKind, FileType, Inode, Timestamp};
+use rustix::fs::Mode;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::beneath::{self, Unfinished};
 use crate::exit::{Failure, Outcome};
 use crate::image::outcome_of;
-use crate::output_file::Temporary;
 use crate::progress::Progress;
 use crate::text::{bytes_for_stderr, complain, name_for_stderr};
 
@@ -26,6 +28,8 @@ pub(super) const MANIFEST: &str = "manifest.jsonl";
 pub(super) const DATA: &str = "data";
 /// Bytes copied at once.
 const STEP: u64 = 1 << 20;
+/// What the umask leaves of this is the mode of what is saved.
+const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 
 /// What was saved.
 #[derive(Debug, Default, Serialize)]
@@ -48,7 +52,8 @@ type Contents = (Vec<(u64, u64)>, [u8; 32]);
 
 struct Saver<'a> {
     image: &'a Image,
-    data: PathBuf,
+    /// Nothing is opened or made but by a single name in it, without following links.
+    data: BorrowedFd<'a>,
     manifest: BufWriter<File>,
     /// Of the lines that were written.
     hash: Sha256,
@@ -65,24 +70,29 @@ struct Saver<'a> {
 /// Saves every encrypted inode at and beneath a directory, and the directories that lead there.
 pub(crate) fn save(image: &Image, root: &Inode, dir: &Path, progress: &Progress) -> Result<(Outcome, Saved), Failure> {
     let output = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(dir)));
-    let data = dir.join(DATA);
     fs::create_dir_all(dir).map_err(output)?;
+    let top: OwnedFd = File::open(dir).map_err(output)?.into();
     // One run at a time, as long as this is open.
-    let locked = File::open(dir).map_err(output)?;
-    super::beneath::lock(std::os::fd::AsFd::as_fd(&locked)).map_err(output)?;
-    fs::create_dir_all(&data).map_err(output)?;
+    beneath::lock(top.as_fd()).map_err(output)?;
+    let of_data = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(&dir.join(DATA))));
+    match rustix::fs::mkdirat(&top, DATA, Mode::from_raw_mode(0o777)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(of_data(error.into())),
+    }
+    let data = beneath::open_dir(top.as_fd(), DATA.as_bytes()).map_err(of_data)?;
     let superblock = image.fs().superblock();
     let root_context = image.fs().fscrypt_context(root).map_err(|error| {
         let error = ImageError::from(error);
         Failure::new(outcome_of(&error), error)
     })?;
     let header = Header { fs_uuid: superblock.uuid, block_size: superblock.block_size, root: root.ino, root_context };
-    refuse_another(dir, &header)?;
-    let unfinished = Temporary::new(dir.join(format!("{MANIFEST}.part")));
-    let manifest = BufWriter::new(File::create(unfinished.path()).map_err(output)?);
+    refuse_another(dir, top.as_fd(), &header)?;
+    let part = format!("{MANIFEST}.part");
+    let (manifest, unfinished) = Unfinished::begin(top.as_fd(), &part, FILE_MODE).map_err(output)?;
+    let manifest = BufWriter::new(manifest);
     let mut saver = Saver {
         image,
-        data,
+        data: data.as_fd(),
         manifest,
         hash: Sha256::new(),
         lines: 0,
@@ -114,19 +124,22 @@ pub(crate) fn save(image: &Image, root: &Inode, dir: &Path, progress: &Progress)
     let trailer = Trailer { lines: saver.lines, sha256: saver.hash.clone().finalize().into() };
     saver.line(&trailer.to_line()).map_err(output)?;
     saver.manifest.flush().map_err(output)?;
-    unfinished.rename(&dir.join(MANIFEST)).map_err(output)?;
+    unfinished.finish(top.as_fd(), MANIFEST.as_bytes()).map_err(output)?;
     saver.saved.exit_status = saver.outcome.code();
     Ok((saver.outcome, saver.saved))
 }
 
 /// Refuses a directory that holds another save, whose manifest would be lost: the nonces in it are all that makes its
 /// contents readable. What an interrupted or earlier run saved of the same directory is gone on with.
-fn refuse_another(dir: &Path, header: &Header) -> Result<(), Failure> {
+fn refuse_another(dir: &Path, top: BorrowedFd<'_>, header: &Header) -> Result<(), Failure> {
     for (name, whole) in [(MANIFEST.to_owned(), true), (format!("{MANIFEST}.part"), false)] {
-        let path = dir.join(name);
+        let path = dir.join(&name);
         let mut line = Vec::new();
-        match File::open(&path) {
-            Ok(file) => io::BufReader::new(file).take(LINE_MAX as u64).read_until(b'\n', &mut line),
+        match beneath::open_file(top, name.as_bytes()) {
+            // No run left it: it gives way to a new file.
+            Ok(None) if !whole => continue,
+            Ok(None) => Err(io::Error::other("it is no regular file")),
+            Ok(Some(file)) => io::BufReader::new(file).take(LINE_MAX as u64).read_until(b'\n', &mut line),
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => Err(error),
         }
@@ -146,6 +159,13 @@ fn refuse_another(dir: &Path, header: &Header) -> Result<(), Failure> {
         )));
     }
     Ok(())
+}
+
+/// What a file's ciphertext is read for.
+#[derive(Clone, Copy)]
+enum Pass<'a> {
+    Compare(&'a File),
+    Write(&'a File),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -243,8 +263,8 @@ impl Saver<'_> {
         Ok(())
     }
 
-    /// Saves a file's ciphertext, and tells which ranges hold any, and their digest: always the image's, so that a file
-    /// that was there already and is not what it was is found on restoring.
+    /// Saves a file's ciphertext, and tells which ranges hold any, and their digest: always the image's. A file
+    /// that was there already and is not what the image has is replaced.
     fn contents(&mut self, inode: &Inode) -> Result<Contents, SaveError> {
         let image = |error: ext4::Error| SaveError::Image(error.into());
         let fs = self.image.fs();
@@ -262,55 +282,77 @@ impl Saver<'_> {
             return Ok((data, *sha256));
         }
         let length = data.last().map_or(0, |(start, length)| start + length);
-        let path = self.data.join(inode.ino.to_string());
+        let name = inode.ino.to_string();
         let time = std::time::UNIX_EPOCH.checked_add(std::time::Duration::new(
             inode.mtime.seconds.max(0) as u64,
             inode.mtime.nanoseconds.min(999_999_999),
         ));
-        let there = fs::symlink_metadata(&path).ok().filter(|found| found.is_file() && found.len() == length);
-        let there = there.is_some_and(|found| found.modified().ok() == time);
-        let out = if there {
-            None
-        } else {
-            let unfinished = Temporary::new(self.data.join(format!("{}.part", inode.ino)));
-            let out = File::create(unfinished.path())?;
-            out.set_len(length)?;
-            Some((out, unfinished))
+        let found = beneath::open_file(self.data, name.as_bytes())
+            .ok()
+            .flatten()
+            .filter(|file| file.metadata().is_ok_and(|found| found.len() == length && found.modified().ok() == time));
+        let written: Vec<Extent> = written.copied().collect();
+        let same = found.map(|file| self.pass(&written, Pass::Compare(&file))).transpose()?;
+        if let Some(None) = same {
+            complain(format_args!("{DATA}/{name}: what was there differs from the image: replaced"));
+        }
+        let sha256 = match same.flatten() {
+            Some(sha256) => {
+                self.saved.already_there += 1;
+                sha256
+            }
+            None => {
+                let (out, unfinished) = Unfinished::begin(self.data, &format!("{name}.part"), FILE_MODE)?;
+                out.set_len(length)?;
+                let sha256 = self.pass(&written, Pass::Write(&out))?;
+                let sha256 = sha256.unwrap_or_else(|| unreachable!("only what is compared can differ"));
+                self.saved.bytes += written.iter().map(|extent| extent.len).sum::<u64>();
+                if let Some(time) = time {
+                    out.set_modified(time)?;
+                }
+                unfinished.finish(self.data, name.as_bytes())?;
+                sha256
+            }
         };
+        if inode.nlink > 1 {
+            self.seen.insert(inode.ino, sha256);
+        }
+        self.progress.file_done();
+        Ok((data, sha256))
+    }
+
+    /// Reads a file's ciphertext in the image once; its SHA-256, or none where the file compared with differs.
+    fn pass(&self, written: &[Extent], pass: Pass<'_>) -> Result<Option<[u8; 32]>, SaveError> {
         let mut hash = Sha256::new();
-        let mut buf = vec![0; STEP.min(length) as usize];
+        let longest = written.iter().map(|extent| extent.len).max().unwrap_or(0);
+        let mut buf = vec![0; STEP.min(longest) as usize];
+        let mut other = Vec::new();
         for extent in written {
             let mut at = 0;
             while at < extent.len {
                 let n = STEP.min(extent.len - at) as usize;
                 let from = extent.physical + at;
-                fs.device()
+                self.image
+                    .fs()
+                    .device()
                     .read_exact_at(&mut buf[..n], from)
                     .map_err(|source| SaveError::Image(ext4::Error::Io { offset: from, len: n, source }.into()))?;
                 hash.update(&buf[..n]);
-                if let Some((out, _)) = &out {
-                    out.write_all_at(&buf[..n], extent.logical + at)?;
+                match pass {
+                    Pass::Write(out) => out.write_all_at(&buf[..n], extent.logical + at)?,
+                    Pass::Compare(file) => {
+                        other.resize(n, 0);
+                        // What can't be read any more is not what was saved.
+                        if file.read_exact_at(&mut other, extent.logical + at).is_err() || other != buf[..n] {
+                            return Ok(None);
+                        }
+                    }
                 }
                 at += n as u64;
                 self.progress.advance(n as u64);
             }
-            self.saved.bytes += if there { 0 } else { extent.len };
         }
-        let sha256: [u8; 32] = hash.finalize().into();
-        if inode.nlink > 1 {
-            self.seen.insert(inode.ino, sha256);
-        }
-        match out {
-            Some((out, unfinished)) => {
-                if let Some(time) = time {
-                    out.set_modified(time)?;
-                }
-                unfinished.rename(&path)?;
-            }
-            None => self.saved.already_there += 1,
-        }
-        self.progress.file_done();
-        Ok((data, sha256))
+        Ok(Some(hash.finalize().into()))
     }
 }
 

@@ -152,7 +152,6 @@ impl Extraction<'_> {
         let tag = job.ino.to_string();
         let path = job.path.clone();
         if let Err(error) = self.write_file(job, &tag) {
-            self.top.abandon(&tag);
             self.failed(&path, &error, error.outcome());
         }
         self.settings.progress.file_done();
@@ -194,7 +193,7 @@ impl Extraction<'_> {
         if size > reading.block_size << 32 {
             return Err(JobError::Size(size));
         }
-        let file = self.top.begin(tag)?;
+        let (file, unfinished) = self.top.begin(tag)?;
         file.set_len(size)?;
         let damaged = self.copy(&path, &reading, size, &file)?;
         self.attributes_put(|| path.clone(), attributes.put(file.as_fd(), self.allowed));
@@ -205,7 +204,7 @@ impl Extraction<'_> {
             let times = Timestamps { last_access: omit, last_modification: now };
             rustix::fs::futimens(&file, &times).map_err(io::Error::from)?;
         }
-        self.top.finish(tag, dir.as_fd(), last_name(&path))?;
+        unfinished.finish(dir.as_fd(), last_name(&path))?;
         let mut shared = self.shared();
         shared.counts.files += 1;
         shared.counts.bytes += size;

@@ -186,6 +186,28 @@ fn the_next_name_is_taken_where_the_first_is_blocked() {
     }
 }
 
+/// A directory among the unfinished files blocks none.
+#[test]
+fn a_directory_among_unfinished_files_blocks_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let bytes = fs::read(dir.path().join(&image)).unwrap();
+    for (i, name) in ["f100", "f65537"].into_iter().enumerate() {
+        let (_, inode) = locate(&bytes, &format!("/enc/{name}"), Some(&fs::read(&key).unwrap()));
+        let blocked = dir.path().join(format!("out/.postread-partial/{}", inode.ino));
+        fs::create_dir_all(&blocked).unwrap();
+        if i == 1 {
+            fs::write(blocked.join("file"), "x").unwrap();
+        }
+    }
+    expect(&postread(dir.path(), &["extract", &image, "/enc", "-C", "out", "--key", &key]), 0);
+    // The one that holds something is not this run's to take away.
+    let partial = dir.path().join("out/.postread-partial");
+    assert_eq!(fs::read_dir(&partial).unwrap().count(), 1);
+    fs::remove_dir_all(partial).unwrap();
+    assert_eq!(manifest(&dir.path().join("out")), text_of("tree.manifest"));
+}
+
 /// One run at a time writes into a directory.
 #[test]
 fn two_runs_do_not_write_into_one_directory() {

@@ -130,6 +130,60 @@ fn what_is_there_already_does_not_lead_out() {
     assert!(fs::symlink_metadata(out.join("f100")).unwrap().is_file());
 }
 
+/// Nothing in the directory of saved ciphertext is followed out of it, or waited for.
+#[test]
+fn what_is_saved_does_not_lead_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let outside = dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("victim"), "untouched").unwrap();
+    let (_, inode) = locate(&fs::read(dir.path().join(&image)).unwrap(), "/enc/f100", Some(&fs::read(&key).unwrap()));
+    let save = |out: &str| postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", out]);
+    let untouched = || {
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+        assert_eq!(fs::read_to_string(outside.join("victim")).unwrap(), "untouched");
+    };
+    fs::create_dir(dir.path().join("linked")).unwrap();
+    symlink("../outside", dir.path().join("linked/data")).unwrap();
+    let output = save("linked");
+    expect(&output, 4);
+    assert!(stderr(&output).contains("linked/data: "), "{output:?}");
+    untouched();
+    fs::create_dir(dir.path().join("manifest")).unwrap();
+    symlink("../outside/victim", dir.path().join("manifest/manifest.jsonl")).unwrap();
+    let output = save("manifest");
+    expect(&output, 4);
+    assert!(stderr(&output).contains("manifest.jsonl: it is no regular file"), "{output:?}");
+    untouched();
+    // Leftovers that are links or pipes give way.
+    for pipe in [false, true] {
+        let out = format!("left{pipe}");
+        let data = dir.path().join(&out).join("data");
+        fs::create_dir_all(&data).unwrap();
+        let parts = [data.join("../manifest.jsonl.part"), data.join(format!("{}.part", inode.ino))];
+        for part in parts.iter().chain([&data.join(inode.ino.to_string())]) {
+            match pipe {
+                true => rustix::fs::mknodat(
+                    rustix::fs::CWD,
+                    part,
+                    rustix::fs::FileType::Fifo,
+                    rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+                    0,
+                )
+                .unwrap(),
+                false => symlink(outside.join("victim"), part).unwrap(),
+            }
+        }
+        expect(&save(&out), 0);
+        untouched();
+        let restored = format!("restored{pipe}");
+        let args = ["extract", "--from-ciphertext", &out, "-C", &restored, "--key", &key];
+        expect(&postread(dir.path(), &args), 0);
+        assert_eq!(manifest(&dir.path().join(restored)), text_of("tree.manifest"));
+    }
+}
+
 /// Hostile saved ciphertext: names that lead out, ranges that overlap, numbers without end.
 #[test]
 fn saved_ciphertext_is_not_trusted() {

@@ -36,16 +36,19 @@ fn damaged_ciphertext_is_found() {
             assert_eq!(manifest(&dir.path().join(out)), left, "{i}");
         }
     }
-    // A second run of saving passes over what is there; its digest is the image's nevertheless.
+    // A second run of saving replaces what is not the image's, and passes over what is.
     fs::write(&saved, &flipped).unwrap();
     let time = std::time::UNIX_EPOCH
         + std::time::Duration::new(inode.mtime.seconds.try_into().unwrap(), inode.mtime.nanoseconds);
     fs::File::options().write(true).open(&saved).unwrap().set_modified(time).unwrap();
-    expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
+    for replaced in [true, false] {
+        let output = postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]);
+        expect(&output, 0);
+        let told = format!("data/{}: what was there differs from the image: replaced", inode.ino);
+        assert_eq!(stderr(&output).contains(&told), replaced, "{output:?}");
+        assert!(fs::read(&saved).unwrap() == good);
+    }
     let args = ["extract", "--from-ciphertext", "saved", "-C", "again", "--key", &key];
-    expect(&postread(dir.path(), &args), 1);
-    // And good again, it is restored.
-    fs::write(&saved, &good).unwrap();
     expect(&postread(dir.path(), &args), 0);
     assert_eq!(manifest(&dir.path().join("again")), text_of("tree.manifest"));
 }
