@@ -123,6 +123,8 @@ fn program(digits: &[u8]) -> Option<&'static str> {
 pub fn parse_line(line: &[u8]) -> Result<Option<ListEntry>, ListLineError> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
+    // Some editors begin a file with a byte order mark: no line means anything else by it.
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     if line.is_empty() || line[0] == b'#' {
         return Ok(None);
     }

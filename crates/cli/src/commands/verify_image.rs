@@ -1,6 +1,6 @@
 //! `postread verify` on an image: every file that has fs-verity, several at once, every bad range of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::verify::VerifyArgs;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::{
-    Trusted, bytes_of, canonical, compare_paths, locked, locked_above, look_into, outcome_of, resolve, try_resolve,
+    Trusted, bytes_of, canonical, compare_paths, listed_trouble, locked, look_into, outcome_of, resolve, try_resolve,
 };
 use crate::progress::Progress;
 use crate::read_options::StatsReport;
@@ -260,7 +260,7 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
         }
         work();
     });
-    verify.listed_but_missing();
+    verify.listed_but_not_verified(&jobs);
     progress.finish();
     let stats = args.read.stats.then(|| StatsReport::of(&engine));
     if let Some(stats) = &stats {
@@ -318,25 +318,13 @@ impl Verify<'_> {
         }
     }
 
-    /// A trusted path that the image does not have must not pass in silence.
-    fn listed_but_missing(&self) {
-        for path in self.trusted.paths() {
-            match self.image.resolve_spelled(path) {
-                Err(ImageError::NotFound { path: missing }) => {
-                    self.shared().files += 1;
-                    match locked_above(self.image, &missing) {
-                        // It may well be there: without the key nobody can tell.
-                        Some(hint) => self.error(path, &format!("no such file{hint}"), Outcome::Key),
-                        None => self.error(path, &"no such file", Outcome::Integrity),
-                    }
-                }
-                // Found in a directory that folds case, where no file was held to this line.
-                Ok((_, spelled)) if spelled != path => {
-                    self.shared().files += 1;
-                    let error = format!("the image spells it {}: list it so", bytes_for_stderr(&spelled));
-                    self.error(path, &error, Outcome::Integrity);
-                }
-                _ => {}
+    /// A trusted path that no file was held to must not pass in silence, except a file that was not asked for.
+    fn listed_but_not_verified(&self, jobs: &[Job]) {
+        let judged: HashSet<&[u8]> = jobs.iter().map(|job| job.path.as_slice()).collect();
+        for path in self.trusted.paths().filter(|path| !judged.contains(path)) {
+            if let Some((what, outcome)) = listed_trouble(self.image, path) {
+                self.shared().files += 1;
+                self.error(path, &what, outcome);
             }
         }
     }
@@ -384,7 +372,7 @@ impl Verify<'_> {
         let named = Arc::new((job.path.clone(), Name::of_bytes(&job.path)));
         let mut scan = file.scan(0..file.len());
         let mut outcome = Outcome::Good;
-        let mut told = std::collections::HashSet::new();
+        let mut told = HashSet::new();
         for part in scan.by_ref() {
             outcome = outcome.worst(verity_target::outcome_of(&part.status));
             let new_tree = match &part.status {

@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 pub(crate) use entry::{canonical, compare_paths, mode_string, time_string};
 pub(crate) use keys::{KeyArgs, Secrets, read_secret};
 pub(crate) use layers::{Layer, Layers, look_into};
-pub(crate) use trusted::Trusted;
+pub(crate) use trusted::{Trusted, listed_trouble};
 pub(crate) use unlock::ToolMetadata;
 
 use crate::exit::{Failure, Outcome};

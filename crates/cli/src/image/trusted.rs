@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+use postread::image::{Image, ImageError};
+use postread_fsimage::ext4::FileType;
 use postread_verity::{FileDigest, list};
 
-use super::canonical;
-use crate::exit::Failure;
+use super::{canonical, kind_name, locked_above, outcome_of};
+use crate::exit::{Failure, Outcome};
 use crate::input_file;
-use crate::text::name_for_stderr;
+use crate::text::{bytes_for_stderr, name_for_stderr};
 
 /// The longest line of a list: a digest and a path.
 const LINE_MAX: u64 = 64 << 10;
@@ -53,7 +55,12 @@ impl Trusted {
             let entry = list::parse_line(&line)
                 .map_err(|error| Failure::usage(format!("{}: line {number}: {error}", name())))?;
             if let Some(entry) = entry {
-                by_path.insert(canonical(&entry.name), entry.digest);
+                let digest = entry.digest;
+                if by_path.insert(canonical(&entry.name), digest).is_some_and(|other| other != digest) {
+                    let path = bytes_for_stderr(&entry.name);
+                    let what = format!("{}: line {number}: {path} has another digest in a line before", name());
+                    return Err(Failure::usage(what));
+                }
             }
         }
         Ok(Self { by_path, only })
@@ -72,5 +79,30 @@ impl Trusted {
     /// The paths of the list.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &[u8]> {
         self.by_path.keys().map(Vec::as_slice)
+    }
+}
+
+/// What is wrong with a listed path that nothing was held to: whoever made the image may have put something else in its
+/// place. None where it is a regular file, which was not asked for.
+pub(crate) fn listed_trouble(image: &Image, path: &[u8]) -> Option<(String, Outcome)> {
+    match image.resolve_spelled(path) {
+        Ok((_, spelled)) if spelled != path => {
+            Some((format!("the image spells it {}: list it so", bytes_for_stderr(&spelled)), Outcome::Integrity))
+        }
+        Ok((inode, _)) if inode.file_type == FileType::Regular => None,
+        Ok((inode, _)) => {
+            let what = format!("no regular file but a {}: nothing was verified", kind_name(inode.file_type));
+            Some((what, Outcome::Integrity))
+        }
+        Err(ImageError::NotFound { path: missing }) => match locked_above(image, &missing) {
+            // It may well be there: without the key nobody can tell.
+            Some(hint) => Some((format!("no such file{hint}"), Outcome::Key)),
+            None => Some(("no such file".into(), Outcome::Integrity)),
+        },
+        // Through a link, say, where there was a directory.
+        Err(error @ (ImageError::WrongKind { .. } | ImageError::Parent)) => {
+            Some((format!("nothing was verified: {error}"), Outcome::Integrity))
+        }
+        Err(error) => Some((error.to_string(), outcome_of(&error))),
     }
 }

@@ -173,6 +173,71 @@ fn a_wrong_descriptor_is_an_integrity_failure_in_every_byte() {
     }
 }
 
+/// Whoever made the image may have put something else in the place of a listed file: none of that is "good".
+#[test]
+fn what_stands_in_the_place_of_a_listed_file_is_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity");
+    fs::write(dir.path().join("list"), digests(&cases()[0])).unwrap();
+    fs::write(dir.path().join("evil"), "EVILEVIL").unwrap();
+    let whole = fs::read(dir.path().join(&image)).unwrap();
+    let debugfs = |request: &str| {
+        let mut command = std::process::Command::new("debugfs");
+        postread_tests::run(command.current_dir(dir.path()).args(["-w", "-R", request, &image]));
+    };
+    if postread_tests::require_tool("debugfs").is_none() {
+        return;
+    }
+    let in_place = [
+        &["write evil /v/evil", "symlink /v/f4096 evil"][..],
+        &["mkdir /v/f4096"],
+        &["mknod /v/f4096 p"],
+        &["mknod /v/f4096 c 1 5"],
+        &["write evil /v/f4096"],
+    ];
+    for requests in in_place {
+        fs::write(dir.path().join(&image), &whole).unwrap();
+        debugfs("rm /v/f4096");
+        requests.iter().for_each(|request| debugfs(request));
+        let text = expect(&postread(dir.path(), &["verify", &image, "--digests=list"]), 1);
+        assert!(text.contains("8 of 9 files are good"), "{requests:?}: {text}");
+        // It is not asked for, and yet it is not what the list says.
+        expect(
+            &postread(dir.path(), &["verify", &image, "/v/f4097", "--digests=list"]),
+            i32::from(requests[0] != "write evil /v/f4096"),
+        );
+    }
+    // A directory above, and a path that no image has.
+    fs::write(dir.path().join(&image), &whole).unwrap();
+    debugfs("rm /v/sub/deep/er/leaf");
+    debugfs("rmdir /v/sub/deep/er");
+    debugfs("symlink /v/sub/deep/er ..");
+    expect(&postread(dir.path(), &["verify", &image, "--digests=list"]), 1);
+    fs::write(dir.path().join(&image), &whole).unwrap();
+    let odd = fs::read_to_string(dir.path().join("list")).unwrap().replace("/v/f4096", "/v/sub/../f4096");
+    fs::write(dir.path().join("odd"), odd).unwrap();
+    expect(&postread(dir.path(), &["verify", &image, "--digests=odd"]), 1);
+}
+
+/// Two digests of one path: the list is no list to trust. A byte order mark before it is none of it.
+#[test]
+fn a_list_that_contradicts_itself_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "verity");
+    let list = digests(&cases()[0]);
+    let (first, second) = (list.lines().next().unwrap(), list.lines().nth(1).unwrap());
+    let path = first.split_once(' ').unwrap().1;
+    let other = second.split_once(' ').unwrap().0;
+    let code = |text: &str| {
+        fs::write(dir.path().join("list"), text).unwrap();
+        postread(dir.path(), &["verify", &image, "--digests=list"]).status.code()
+    };
+    assert_eq!(code(&format!("{first}\n{other} {path}\n")), Some(2));
+    assert_eq!(code(&format!("{other} {path}\n{first}\n")), Some(2));
+    assert_eq!(code(&format!("{first}\n{first}\n")), Some(0));
+    assert_eq!(code(&format!("\u{feff}{list}")), Some(0));
+}
+
 /// A listed file that nobody can find without a key is a matter of the key, and no alarm.
 #[test]
 fn listed_files_behind_a_missing_key_are_not_taken_for_lost() {
