@@ -47,20 +47,11 @@ enum To {
 
 /// A name that goes when nothing came of it.
 #[derive(Debug)]
-pub(crate) struct Temporary(PathBuf);
+struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Of a file that is there, or will be.
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
     /// Gives the file its name.
-    pub(crate) fn rename(mut self, to: &Path) -> io::Result<()> {
+    fn rename(mut self, to: &Path) -> io::Result<()> {
         fs::rename(&self.0, to)?;
         // There is nothing to take away any more.
         self.0 = PathBuf::new();
