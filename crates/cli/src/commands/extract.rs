@@ -72,6 +72,7 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
         trusted: &trusted,
         privileged: args.privileged,
         keep_going: args.keep_going,
+        list_given: args.digests.is_some(),
         require_digests: args.require_digests,
         threads: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
     };
@@ -86,12 +87,7 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
             let image = args.image.open(target, true)?;
             let (inode, path) = resolve(&image, path)?;
             let extraction = Extraction::open(&settings, Some(&image), &args.directory, report(args)?)?;
-            extraction.run(|feed| {
-                from_image::walk(feed, &image, inode, &path);
-                if args.digests.is_some() {
-                    feed.check_list(&image);
-                }
-            })?
+            extraction.run(|feed| from_image::walk(feed, &image, inode, &path))?
         }
         (None, None) => return Err(Failure::usage("extract what? give a TARGET")),
     };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use postread::Plan;
 use postread_fsimage::ext4::{ExtentKind, Inode};
 use postread_io::BlockStatus;
-use postread_verity::{NoTree, TreeBuilder};
+use postread_verity::{FileDigest, NoTree, TreeBuilder};
 use rustix::fs::{Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use super::saved_file::{SavedError, SavedFile};
@@ -34,8 +34,8 @@ pub(super) struct FileJob {
 
 /// Where a file's bytes come from.
 pub(crate) enum From {
-    /// An inode of the image, whose path in it may have a trusted digest.
-    Inode { inode: Box<Inode>, path: Vec<u8> },
+    /// An inode of the image, and the trusted digest of one of its names.
+    Inode { inode: Box<Inode>, digest: Option<FileDigest> },
     /// Saved ciphertext, and which ranges of the plaintext hold data.
     Saved { saved: SavedFile, plan: Plan, data: Vec<Range<u64>>, block_size: u64 },
 }
@@ -93,19 +93,18 @@ impl JobError {
 
 impl From {
     fn read(self, extraction: &Extraction<'_>) -> Result<Reading, JobError> {
-        let (inode, path) = match self {
+        let (inode, trusted) = match self {
             Self::Saved { saved, plan, data, block_size } => {
                 saved.check()?;
                 return Ok(Reading { plan, data, read_holes: false, block_size, trust: Trust::Copied });
             }
-            Self::Inode { inode, path } => (inode, path),
+            Self::Inode { inode, digest } => (inode, digest),
         };
         let image = extraction.image.expect("a file of an image comes with it");
-        let trusted = extraction.settings.trusted.get(&path);
         if trusted.is_none() && inode.is_verity() && extraction.settings.require_digests {
             return Err(PlanError::NotListed.into());
         }
-        let plan = plan_of(image, &inode, trusted)?;
+        let plan = plan_of(image, &inode, trusted.as_ref())?;
         let trust = match trusted {
             Some(_) => Trust::Verified,
             None if inode.is_verity() => Trust::SelfConsistent,
@@ -138,6 +137,9 @@ impl Extraction<'_> {
                     let mut shared = self.shared();
                     shared.counts.already_there += 1;
                     shared.counts.verified += u64::from(verified);
+                    if verified {
+                        shared.held.insert(job.ino, true);
+                    }
                     shared.counts.left_out += job.attributes.left_out(self.allowed);
                     return;
                 }
@@ -146,12 +148,19 @@ impl Extraction<'_> {
                     crate::text::complain(format_args!("{path}: what was there has another digest: replaced"));
                     self.shared().counts.replaced += 1;
                 }
-                Err(error) => return self.failed(&job.path, &error, error.outcome()),
+                Err(error) => {
+                    self.shared().held.insert(job.ino, false);
+                    return self.failed(&job.path, &error, error.outcome());
+                }
             }
         }
         let tag = job.ino.to_string();
-        let path = job.path.clone();
-        if let Err(error) = self.write_file(job, &tag) {
+        let (path, ino) = (job.path.clone(), job.ino);
+        let written = self.write_file(job, &tag);
+        if let Some(verified) = written.as_ref().map_or(Some(false), |held| *held) {
+            self.shared().held.insert(ino, verified);
+        }
+        if let Err(error) = written {
             self.failed(&path, &error, error.outcome());
         }
         self.settings.progress.file_done();
@@ -160,8 +169,8 @@ impl Extraction<'_> {
     /// Whether what is there already, of the right size and time, is to be left there. With a digest that the caller
     /// gave it is hashed; true where it has that digest.
     fn is_still_good(&self, job: &FileJob, name: &[u8]) -> Result<Option<bool>, JobError> {
-        let From::Inode { inode, path } = &job.from else { return Ok(Some(false)) };
-        let Some(wanted) = self.settings.trusted.get(path) else {
+        let From::Inode { inode, digest } = &job.from else { return Ok(Some(false)) };
+        let Some(wanted) = digest else {
             return match self.settings.require_digests && inode.is_verity() {
                 true => Err(PlanError::NotListed.into()),
                 false => Ok(Some(false)),
@@ -186,7 +195,8 @@ impl Extraction<'_> {
         Ok((tree.descriptor().file_digest() == *wanted).then_some(true))
     }
 
-    fn write_file(&self, job: FileJob, tag: &str) -> Result<(), JobError> {
+    /// Whether it was verified against a digest that the caller gave; none where there is none for it.
+    fn write_file(&self, job: FileJob, tag: &str) -> Result<Option<bool>, JobError> {
         let FileJob { path, dir, size, from, attributes, .. } = job;
         let reading = from.read(self)?;
         // Block numbers within a file have 32 bits.
@@ -215,7 +225,7 @@ impl Extraction<'_> {
             Trust::Copied => &mut shared.counts.copied,
         };
         *count += 1;
-        Ok(())
+        Ok((reading.trust == Trust::Verified || damaged).then_some(!damaged))
     }
 
     /// Copies what is not a hole. True where a part is missing.

@@ -21,6 +21,7 @@ fn attributes(feed: &Feed<'_>, image: &Image, inode: &Inode, path: &[u8]) -> Att
 /// Walks the tree at `inode`, which is `path` of the image. Its contents go into the top directory; a file goes there
 /// under its own name.
 pub(crate) fn walk(feed: &mut Feed<'_>, image: &Image, inode: Inode, path: &[u8]) {
+    feed.look_up_list(image, path);
     if !inode.is_dir() {
         let at = At { dir: TOP, path: last_name(path) };
         if feed.name_is_fine(at, at.path) {
@@ -69,6 +70,17 @@ pub(crate) fn walk(feed: &mut Feed<'_>, image: &Image, inode: Inode, path: &[u8]
 fn one(feed: &mut Feed<'_>, image: &Image, inode: Inode, at: At<'_>, whole: Vec<u8>) -> Option<DirId> {
     let path = at.path;
     let attributes = attributes(feed, image, &inode, path);
+    let digest = match inode.file_type {
+        FileType::Regular => feed.digest_of(image, &inode, &whole),
+        _ => Ok(None),
+    };
+    let digest = match digest {
+        Ok(digest) => digest,
+        Err(error) => {
+            feed.failed(path, &error, error.outcome());
+            return None;
+        }
+    };
     match inode.file_type {
         FileType::Directory => match locked(image, &inode) {
             Ok(None) => return feed.directory(at, attributes),
@@ -80,7 +92,7 @@ fn one(feed: &mut Feed<'_>, image: &Image, inode: Inode, at: At<'_>, whole: Vec<
         _ if feed.is_another_name(at, inode.ino, inode.nlink) => {}
         FileType::Regular => {
             let (ino, size) = (inode.ino, inode.size);
-            feed.file(at, ino, size, file_job::From::Inode { inode: Box::new(inode), path: whole }, attributes);
+            feed.file(at, ino, size, file_job::From::Inode { inode: Box::new(inode), digest }, attributes);
         }
         FileType::Symlink => match image.link_target(&inode) {
             Ok(target) if !target.no_key => feed.symlink(at, &target.target, &attributes),

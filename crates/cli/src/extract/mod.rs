@@ -6,6 +6,7 @@ pub(crate) mod ciphertext;
 mod directories;
 mod file_job;
 pub(crate) mod from_image;
+mod listed;
 pub(crate) mod restore;
 mod saved_file;
 mod survey;
@@ -20,7 +21,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use postread::Engine;
-use postread::image::{Image, ImageError};
+use postread::image::Image;
 use serde::Serialize;
 
 pub(crate) use attributes::LeftOut;
@@ -28,6 +29,7 @@ use attributes::{Allowed, Attributes, Put};
 use beneath::{Beneath, check_name};
 use directories::{DirId, Directories, Way};
 use file_job::FileJob;
+use listed::Listed;
 
 use crate::exit::{Failure, Outcome};
 use crate::image::Trusted;
@@ -53,6 +55,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) trusted: &'a Trusted,
     pub(crate) privileged: bool,
     pub(crate) keep_going: bool,
+    /// Whether there is a list of digests, be it empty.
+    pub(crate) list_given: bool,
     pub(crate) require_digests: bool,
     pub(crate) threads: usize,
 }
@@ -108,6 +112,8 @@ struct Shared {
     broken: Option<io::Error>,
     /// Extended attributes that the file system beneath does not take, by name.
     unsupported: HashSet<Vec<u8>>,
+    /// The inodes that were held against a given digest, and whether they were verified: if not, that was told.
+    held: HashMap<u32, bool>,
 }
 
 /// A hard link that waits for its file.
@@ -143,6 +149,7 @@ pub(crate) struct Feed<'a> {
     hasher: RandomState,
     /// What the top directory gets in the end, if it is this run's own.
     top_attributes: Option<Attributes>,
+    listed: Listed,
 }
 
 /// A name that is to be made, and the directory that it is made in; the path from the top is for messages.
@@ -179,6 +186,7 @@ impl<'a> Extraction<'a> {
             report,
             broken: None,
             unsupported: HashSet::new(),
+            held: HashMap::new(),
         };
         let allowed = Allowed { owners, privileged: settings.privileged };
         Ok(Self { settings, image, top, allowed, shared: Mutex::new(shared) })
@@ -192,7 +200,7 @@ impl<'a> Extraction<'a> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let reserved = directories::OPEN_MAX + waiting * OPEN_WAITING + OPEN_ELSE + cpus * OPEN_A_CPU;
         let threads = open_files::threads(self.settings.threads, limit, reserved, OPEN_WAITING + 1);
-        let (links, directories, top_attributes) = std::thread::scope(|scope| {
+        let (links, directories, top_attributes, listed) = std::thread::scope(|scope| {
             let (sender, receiver) = sync_channel::<FileJob>(waiting);
             let receiver = Arc::new(Mutex::new(receiver));
             let start = |_: &usize| {
@@ -219,9 +227,10 @@ impl<'a> Extraction<'a> {
                 names: HashSet::new(),
                 hasher: RandomState::new(),
                 top_attributes: None,
+                listed: Listed::default(),
             };
             walk(&mut feed);
-            (feed.links, feed.directories, feed.top_attributes)
+            (feed.links, feed.directories, feed.top_attributes, feed.listed)
         });
         let mut ways = [Way::new(self.top.top()), Way::new(self.top.top())];
         for link in &links {
@@ -234,6 +243,9 @@ impl<'a> Extraction<'a> {
                     self.failed(&directories.path(link.dir, &link.name), &error, outcome);
                 }
             }
+        }
+        if let Some(image) = self.image.filter(|_| self.settings.list_given) {
+            self.check_list(image, &listed);
         }
         // What is within changes a directory's time, and its mode may forbid to write there.
         let [mut way, _] = ways;
@@ -350,28 +362,6 @@ impl Feed<'_> {
         self.top_attributes = Some(attributes);
     }
 
-    /// Holds the list of digests against what there is, as `verify` does: a listed file that is not in the image is a
-    /// failure, and of an empty list nothing could be verified.
-    pub(crate) fn check_list(&mut self, image: &Image) {
-        let trusted = self.extraction.settings.trusted;
-        if !trusted.any() {
-            complain("the list of digests is empty: no file was verified against it");
-            let mut shared = self.extraction.shared();
-            shared.outcome = shared.outcome.worst(Outcome::Nothing);
-            return;
-        }
-        for path in trusted.paths() {
-            match image.resolve_spelled(path) {
-                Err(error @ ImageError::NotFound { .. }) => self.failed(path, &error, Outcome::Integrity),
-                Ok((_, spelled)) if spelled != path => {
-                    let what = format!("the image spells it {}: list it so", bytes_for_stderr(&spelled));
-                    self.failed(path, &what, Outcome::Integrity);
-                }
-                _ => {}
-            }
-        }
-    }
-
     fn failed(&self, path: &[u8], error: &dyn Display, outcome: Outcome) {
         self.extraction.failed(path, error, outcome);
     }
@@ -485,7 +475,10 @@ impl Feed<'_> {
                     None => self.extraction.file(job),
                 }
             }
-            Err(error) => self.failed(at.path, &error, Outcome::Environment),
+            Err(error) => {
+                self.extraction.shared().held.insert(ino, false);
+                self.failed(at.path, &error, Outcome::Environment);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ mod common;
 mod extract;
 mod hostile;
 mod keys;
+mod listed;
 mod listing;
 mod outcomes;
 mod reports;

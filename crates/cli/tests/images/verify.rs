@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::common::*;
 
-struct Case {
+pub(crate) struct Case {
     name: &'static str,
     top: &'static str,
     key: Option<Vec<u8>>,
     option: Vec<String>,
 }
 
-fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let case = |name, top, key: Option<&str>| Case {
         name,
         top,
@@ -51,7 +51,7 @@ fn a_system_without_threads() {
 }
 
 /// The kernel's digests, as a list with paths of the image.
-fn digests(case: &Case) -> String {
+pub(crate) fn digests(case: &Case) -> String {
     text_of(&format!("{}.verity", case.name))
         .lines()
         .map(|l| l.replacen(' ', &format!(" {}/", case.top), 1) + "\n")
