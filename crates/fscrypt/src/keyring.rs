@@ -7,7 +7,7 @@ use crate::{KeySpecifier, MasterKey, Policy};
 pub struct MissingKey {
     /// What the policy names.
     pub wanted: KeySpecifier,
-    /// The names of the keys at hand, of the kind that the policy wants.
+    /// The names of the keys at hand, of the kind that the policy wants: one for each key.
     pub given: Vec<KeySpecifier>,
     /// Whether a key of that name is at hand, and names decrypt to garbage with it: a v1 policy's key can have any name.
     pub unfit: bool,
@@ -16,6 +16,14 @@ pub struct MissingKey {
 impl std::fmt::Display for MissingKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.unfit {
+            let several = self.given.iter().filter(|given| **given == self.wanted).count();
+            if several > 1 {
+                return write!(
+                    f,
+                    "none of the {several} keys given for {} fits: names decrypt to garbage; probably they are wrong keys",
+                    self.wanted
+                );
+            }
             return write!(
                 f,
                 "the key given for {} does not fit: names decrypt to garbage; probably it is the wrong key",
@@ -26,7 +34,9 @@ impl std::fmt::Display for MissingKey {
         if self.given.is_empty() {
             return f.write_str("none");
         }
-        for (i, given) in self.given.iter().enumerate() {
+        // Several keys may have been given under one name.
+        let once = self.given.iter().enumerate().filter(|(i, given)| !self.given[..*i].contains(given));
+        for (i, (_, given)) in once.enumerate() {
             write!(f, "{}{}", if i == 0 { "" } else { ", " }, hex::encode(given.as_bytes()))?;
         }
         Ok(())
@@ -62,13 +72,19 @@ impl Keyring {
         self.keys.is_empty()
     }
 
-    /// The key that a policy names.
+    /// The key that a policy names, the first one where several are given under a v1 policy's descriptor.
     pub fn find(&self, policy: &Policy) -> Result<&MasterKey, MissingKey> {
-        let named = |(name, key): &&(Option<KeySpecifier>, MasterKey)| match name {
-            Some(name) => *name == policy.key,
-            None => key.is_named_by(&policy.key),
+        self.candidates(policy).next().ok_or_else(|| self.missing(policy, false))
+    }
+
+    /// All keys that a policy names: anybody may give several under a v1 policy's descriptor.
+    pub fn candidates(&self, policy: &Policy) -> impl Iterator<Item = &MasterKey> + use<'_> {
+        let wanted = policy.key;
+        let named = move |(name, key): &&(Option<KeySpecifier>, MasterKey)| match name {
+            Some(name) => *name == wanted,
+            None => key.is_named_by(&wanted),
         };
-        self.keys.iter().find(named).map(|(_, key)| key).ok_or_else(|| self.missing(policy, false))
+        self.keys.iter().filter(named).map(|(_, key)| key)
     }
 
     /// No key for a policy: none is at hand, or the one of that name does not fit.

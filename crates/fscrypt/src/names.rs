@@ -116,6 +116,11 @@ impl NameKey {
         Ok(name)
     }
 
+    /// What lengths are padded to a multiple of.
+    pub(crate) fn padding(&self) -> usize {
+        self.padding
+    }
+
     /// Decrypts a name, and leaves its padding on.
     pub(crate) fn decrypt_padded(&self, ciphertext: &[u8]) -> Result<Vec<u8>, DataError> {
         if ciphertext.len() < CIPHERTEXT_MIN {

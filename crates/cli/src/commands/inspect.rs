@@ -337,10 +337,10 @@ fn policy_report(image: &Image, policy: &Policy, covered: &Covered) -> PolicyRep
     let key = match (image.keys().find(policy), &covered.trouble) {
         (_, Some(error)) => error.to_string(),
         (Ok(_), None) => match (policy.version, image.key_verdict(policy)) {
-            // Such a policy's key can have any name: the names that it decrypts are the judges.
+            // Such a policy's key can have any name: the names and targets that it decrypts are the judges.
             (1, Some(true)) => "given; looks right".to_owned(),
             (1, Some(false)) => "does not fit (names decrypt to garbage)".to_owned(),
-            (1, None) => "given; no name to judge it by".to_owned(),
+            (1, None) => "given; no name or link to judge it by".to_owned(),
             _ => "fits".to_owned(),
         },
         (Err(_), None) => "missing".to_owned(),

@@ -69,6 +69,11 @@ impl ImageArgs {
                 name_for_stderr(target)
             ));
         }
+        let image = image.on_unjudged_key(|key| {
+            complain(format_args!(
+                "the key given for {key} could not be judged: nothing in this image tells a right key from a wrong one"
+            ));
+        });
         let image = unlock::unlock(image, &mut secrets, ask)?;
         Ok((layers, image))
     }

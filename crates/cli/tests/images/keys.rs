@@ -105,3 +105,87 @@ fn a_wrong_v1_key_does_not_fit() {
         }
     }
 }
+
+/// An image of a v1 policy, with two encrypted files and a link in a directory that is not encrypted, where Linux
+/// lets them be moved to, and with a right and a wrong key.
+fn moved_out(dir: &std::path::Path, commands: &str) -> Option<(String, String, &'static str)> {
+    let debugfs = postread_tests::require_tool("debugfs")?;
+    let (image, right) = (unpack(dir, "v1-xts"), format!("0000111122223333={}", key("key64.bin")));
+    let listing = expect(&postread(dir, &["ls", "-i", &image, "/enc", "--key", &right]), 0);
+    let ino = |name: &str| {
+        let mut lines = listing.lines().filter_map(|line| line.trim().split_once(' '));
+        lines.find(|(_, other)| *other == name).unwrap().0.to_owned()
+    };
+    let (file, other, link) = (ino("f100"), ino("f4096"), ino("lnk"));
+    let script =
+        format!("mkdir moved\nln <{file}> moved/f\nln <{other}> moved/other\nln <{link}> moved/l\n{commands}\n");
+    fs::write(dir.join("script"), script).unwrap();
+    let mut debugfs = std::process::Command::new(debugfs);
+    postread_tests::run(debugfs.current_dir(dir).args(["-w", "-f", "script", &image]));
+    let bytes: Vec<u8> = (0..64u8).map(|i| i.wrapping_mul(37).wrapping_add(11)).collect();
+    fs::write(dir.join("wrong"), bytes).unwrap();
+    Some((image, right, "0000111122223333=wrong"))
+}
+
+/// A wrong v1 key is told before anything is decrypted with it, by names elsewhere in the image or by links alone.
+#[test]
+fn a_wrong_v1_key_is_told_where_no_name_lies_beside_the_file() {
+    // The second time nothing of the encrypted directory is left: the link speaks.
+    for commands in ["", "unlink enc"] {
+        let dir = tempfile::tempdir().unwrap();
+        let Some((image, right, wrong)) = moved_out(dir.path(), commands) else { return };
+        let run = |command: &[&str], key: &str| postread(dir.path(), &[command, &["--key", key]].concat());
+        let cat = run(&["cat", &image, "/moved/f"], &right);
+        expect(&cat, 0);
+        assert_eq!((cat.stdout.len(), stderr(&cat)), (100, String::new()));
+        let commands = [
+            &["cat", &image, "/moved/f"][..],
+            &["ls", "-l", &image, "/moved"],
+            &["ls", "-l", &image, "/moved/l"],
+            &["extract", &image, "/moved", "-C", "out"],
+        ];
+        for command in commands {
+            let output = run(command, wrong);
+            assert!(!expect(&output, 3).contains("\u{fffd}"), "{output:?}");
+            assert!(stderr(&output).contains("probably it is the wrong key"), "{output:?}");
+        }
+        assert_eq!(fs::read_dir(dir.path().join("out")).unwrap().count(), 0);
+        assert!(run(&["cat", &image, "/moved/f"], wrong).stdout.is_empty());
+        assert!(expect(&run(&["inspect", &image], wrong), 3).contains("does not fit (names decrypt to garbage)"));
+        assert!(expect(&run(&["inspect", &image, "/moved/f"], wrong), 3).contains("does not fit"));
+        assert!(expect(&run(&["inspect", &image], &right), 0).contains("given; looks right"));
+        assert!(expect(&run(&["ls", "-l", &image, "/moved"], &right), 0).contains("l -> f4096\n"));
+        // Of two keys under one descriptor the one that fits is taken, whichever comes first.
+        for keys in [[wrong, &right], [&right, wrong]] {
+            let cat = postread(dir.path(), &["cat", &image, "/moved/f", "--key", keys[0], "--key", keys[1]]);
+            expect(&cat, 0);
+            assert_eq!((cat.stdout.len(), stderr(&cat)), (100, String::new()));
+        }
+        let neither = postread(dir.path(), &["cat", &image, "/moved/f", "--key", wrong, "--key", wrong]);
+        expect(&neither, 3);
+        let said = stderr(&neither);
+        assert!(said.contains("none of the 2 keys given for descriptor 0000111122223333 fits"), "{said}");
+        assert_eq!(said.matches("0000111122223333").count(), 1, "{said}");
+    }
+}
+
+/// Where nothing tells a right key from a wrong one that is said, once, and the key is taken as it is given.
+#[test]
+fn a_v1_key_that_nothing_speaks_for_or_against_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some((image, right, wrong)) = moved_out(dir.path(), "unlink enc\nunlink moved/l") else { return };
+    for key in [&right, wrong] {
+        let run = |command: &[&str]| postread(dir.path(), &[command, &["--key", key]].concat());
+        let warned = "the key given for descriptor 0000111122223333 could not be judged: nothing in this image tells a \
+                      right key from a wrong one";
+        let out = format!("out{}", key.len());
+        for command in [&["cat", &image, "/moved/f"][..], &["extract", &image, "/moved", "-C", &out]] {
+            let output = run(command);
+            expect(&output, 0);
+            assert_eq!(stderr(&output).matches(warned).count(), 1, "{output:?}");
+        }
+        assert_eq!(fs::read_dir(dir.path().join(out)).unwrap().count(), 2);
+        let text = expect(&run(&["inspect", &image]), 0);
+        assert!(text.contains("given; no name or link to judge it by"), "{text}");
+    }
+}

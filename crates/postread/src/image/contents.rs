@@ -75,8 +75,14 @@ impl Image {
 
     fn contents_key(&self, file: &Inode, context: &Context) -> Result<ContentsKey, ImageError> {
         let ino = file.ino;
-        let master = self.master_key(context).map_err(|missing| ImageError::MissingKey { ino, missing })?;
-        ContentsKey::derive(master, context, &self.facts(file)).map_err(|error| ImageError::Key { ino, error })
+        let found = self.master_key_at(context, None);
+        let (master, right) = found.map_err(|missing| ImageError::MissingKey { ino, missing })?;
+        let key = ContentsKey::derive(master, context, &self.facts(file));
+        let key = key.map_err(|error| ImageError::Key { ino, error })?;
+        if right.is_none() {
+            self.tell_unjudged(&context.policy);
+        }
+        Ok(key)
     }
 }
 

@@ -20,7 +20,7 @@ pub use walk::{ImageVisit, ImageWalk};
 
 use std::sync::Arc;
 
-use postread_fscrypt::{Context, InodeFacts, Keyring, MasterKey, MissingKey};
+use postread_fscrypt::{Context, InodeFacts, KeySpecifier, Keyring, MasterKey, MissingKey};
 use postread_fsimage::ext4::{Ext4, Inode, Options};
 use postread_io::{ReadAt, ReadAtSource, Source};
 
@@ -31,6 +31,8 @@ pub struct Image {
     keys: Arc<Keyring>,
     /// What is known of the keys of v1 policies.
     verdicts: Arc<unfit_keys::Verdicts>,
+    /// Whom to tell of keys that can't be judged.
+    on_unjudged: Option<Arc<dyn Fn(KeySpecifier) + Send + Sync>>,
     /// Where contents are read from, and the byte there at which the file system starts.
     data: Arc<dyn Source>,
     start: u64,
@@ -59,13 +61,20 @@ impl Image {
             Some(_) => (Arc::new(ReadAtSource::new(fs.device().clone())), 0),
             None => (data, start),
         };
-        Ok(Image { fs, keys: Arc::new(keys), verdicts: Arc::default(), data, start })
+        Ok(Image { fs, keys: Arc::new(keys), verdicts: Arc::default(), on_unjudged: None, data, start })
     }
 
     /// The same image with other keys.
     #[must_use]
     pub fn with_keys(&self, keys: Keyring) -> Image {
         Image { keys: Arc::new(keys), verdicts: Arc::default(), ..self.clone() }
+    }
+
+    /// The same image, which calls `tell` once for each v1 policy's key that contents are to be decrypted with though
+    /// nothing in the image tells whether it is the right one: a wrong one makes garbage of them.
+    #[must_use]
+    pub fn on_unjudged_key(&self, tell: impl Fn(KeySpecifier) + Send + Sync + 'static) -> Image {
+        Image { on_unjudged: Some(Arc::new(tell)), ..self.clone() }
     }
 
     /// The file system.
@@ -121,24 +130,35 @@ impl Image {
         Ok((inode, spelled))
     }
 
-    /// The master key that a context names, and that names were not seen to decrypt to garbage with.
+    /// The master key that a context names, unless names and link targets decrypt to garbage with it; of several under a
+    /// v1 policy's descriptor the one that fits.
+    ///
+    /// For a v1 policy this looks through the image for names and links under the key, the first time.
     pub fn master_key(&self, context: &Context) -> Result<&MasterKey, MissingKey> {
-        let master = self.keys.find(&context.policy)?;
-        match self.verdicts.of(&context.policy) {
-            Some(false) => Err(self.keys.missing(&context.policy, true)),
-            _ => Ok(master),
+        self.master_key_at(context, None).map(|(master, _)| master)
+    }
+
+    /// The same, judged first by a directory or link, and whether it was found to be the right one.
+    fn master_key_at(&self, context: &Context, at: Option<&Inode>) -> Result<(&MasterKey, Option<bool>), MissingKey> {
+        let policy = &context.policy;
+        match self.choose(policy, at.map(|inode| (inode, context))) {
+            Some((_, Some(false))) => Err(self.keys.missing(policy, true)),
+            Some(found) => Ok(found),
+            None => Err(self.keys.missing(policy, false)),
         }
     }
 
     /// Whether the key at hand for a policy is the right one, as far as that is known: an identifier is made of the key,
-    /// and for a v1 policy the names say it of those directories that were read.
+    /// and for a v1 policy names and link targets say it. None too where there is no key.
+    ///
+    /// For a v1 policy this looks through the image, the first time.
     pub fn key_verdict(&self, policy: &postread_fscrypt::Policy) -> Option<bool> {
-        self.verdicts.of(policy)
+        self.choose(policy, None)?.1
     }
 
     /// Why a key that a context names can't be used for this inode, or none; whether it is at hand is not asked.
     pub fn key_trouble(&self, inode: &Inode, context: &Context) -> Option<postread_fscrypt::KeyError> {
-        let master = self.keys.find(&context.policy).ok()?;
+        let (master, _) = self.choose(&context.policy, None)?;
         let facts = self.facts(inode);
         match inode.file_type {
             postread_fsimage::ext4::FileType::Regular => {

@@ -50,18 +50,8 @@ impl Image {
     /// with is a missing one.
     pub fn names(&self, dir: &Inode) -> Result<Names, ImageError> {
         let Some(context) = self.context(dir)? else { return Ok(Names::Plain) };
-        let key = match self.keys().find(&context.policy) {
-            Ok(master) => {
-                let key = self.name_key(dir, &context, master)?;
-                match self.verdicts.judge(self.fs(), dir, &context.policy, &key) {
-                    true => Ok(key),
-                    false => Err(self.keys().missing(&context.policy, true)),
-                }
-            }
-            Err(missing) => Err(missing),
-        };
-        match key {
-            Ok(key) => Ok(Names::Decrypted(Box::new(key))),
+        match self.master_key_at(&context, Some(dir)) {
+            Ok((master, _)) => Ok(Names::Decrypted(Box::new(self.name_key(dir, &context, master)?))),
             Err(missing) => Ok(Names::NoKey { hash: self.fs().name_hash(dir)?, missing }),
         }
     }
@@ -143,8 +133,8 @@ impl Image {
         let stored = self.fs().symlink_target(link)?;
         let Some(context) = self.context(link)? else { return Ok(LinkTarget { target: stored, no_key: false }) };
         let data = |error| ImageError::Data { ino: link.ino, error };
-        match self.master_key(&context) {
-            Ok(master) => {
+        match self.master_key_at(&context, Some(link)) {
+            Ok((master, _)) => {
                 let key = self.name_key(link, &context, master)?;
                 Ok(LinkTarget { target: key.decrypt_symlink(&stored).map_err(data)?, no_key: false })
             }
