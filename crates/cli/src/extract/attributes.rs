@@ -8,6 +8,9 @@ use postread_fsimage::ext4::{Inode, InodeFlags, Timestamp, Xattr, posix_acl_xatt
 use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use serde::Serialize;
 
+/// How the names of access control lists begin.
+const POSIX_ACL: &[u8] = b"system.posix_acl_";
+
 /// What is put on a file besides its contents.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes {
@@ -122,7 +125,7 @@ impl Attributes {
     }
 
     fn xattrs(&self, allowed: Allowed) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let plain = |name: &[u8]| name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_");
+        let plain = |name: &[u8]| name.starts_with(b"user.") || name.starts_with(POSIX_ACL);
         self.xattrs
             .iter()
             .filter(move |(name, _)| allowed.privileged || plain(name))
@@ -137,7 +140,9 @@ impl Attributes {
             put.note("owner", rustix::fs::fchown(file, uid, gid));
             self.check_owners(allowed, &mut put);
         }
-        for (name, value) in self.xattrs(allowed) {
+        // An access control list changes the mode, and that may forbid the owner to set the others.
+        let (lists, others): (Vec<_>, _) = self.xattrs(allowed).partition(|(name, _)| name.starts_with(POSIX_ACL));
+        for (name, value) in others.into_iter().chain(lists) {
             put.note_xattr(name, rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()));
         }
         // After the owner, which clears set-id bits, and after the access control list, whose mask is in the mode.
@@ -212,4 +217,38 @@ impl Attributes {
 
 fn timespec(time: Timestamp) -> Timespec {
     Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.min(999_999_999).into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// A list that takes the owner's right to write does not keep other attributes off.
+    #[test]
+    fn access_control_lists_come_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(dir.path().join("file")).unwrap();
+        // Version 2; user::---, group::---, other::---.
+        let none = |tag: u16| [&tag.to_le_bytes()[..], &[0, 0], &[0xff; 4]].concat();
+        let list = [&2u32.to_le_bytes()[..], &none(1), &none(4), &none(0x20)].concat();
+        let time = Timestamp { seconds: 0, nanoseconds: 0 };
+        let xattrs = vec![(b"system.posix_acl_access".to_vec(), list), (b"user.after".to_vec(), b"value".to_vec())];
+        let attributes = Attributes { mode: 0o100000, uid: 0, gid: 0, atime: time, mtime: time, xattrs, frozen: false };
+        let allowed = Allowed { owners: false, privileged: false };
+        // Root is never forbidden.
+        let put = match rustix::process::geteuid().is_root() {
+            false => attributes.put(file.as_fd(), allowed),
+            true => std::thread::spawn(move || {
+                let nobody = Uid::from_raw(65534);
+                rustix::fs::fchown(&file, Some(nobody), None).unwrap();
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                attributes.put(file.as_fd(), allowed)
+            })
+            .join()
+            .unwrap(),
+        };
+        assert!(put.failed.is_empty(), "{put:?}");
+    }
 }

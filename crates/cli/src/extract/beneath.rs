@@ -189,6 +189,24 @@ pub(super) fn open_dir(from: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd>
     Ok(openat2(from, path, flags, Mode::empty(), resolve)?)
 }
 
+/// The same for one that is to be written into, whatever its mode: an earlier run may have given it the image's.
+pub(super) fn open_own_dir(from: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
+    let opened = match open_dir(from, name) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            let own = openat2(from, name, flags, Mode::empty(), resolve)?;
+            // This names the directory that is open, and nothing that could take its place.
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&own));
+            rustix::fs::chmod(path, Mode::RWXU)?;
+            open_dir(from, name)?
+        }
+        other => other?,
+    };
+    rustix::fs::fchmod(&opened, Mode::RWXU)?;
+    Ok(opened)
+}
+
 /// Makes a directory, or takes the one that is there.
 pub(super) fn make_directory(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     match rustix::fs::mkdirat(dir, name, Mode::RWXU) {

@@ -14,9 +14,10 @@ use postread_verity::{FileDigest, NoTree, TreeBuilder};
 use rustix::fs::{Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use super::saved_file::{SavedError, SavedFile};
-use super::{Attributes, Extraction, last_name};
+use super::{Attributes, Extraction, beneath, last_name};
 use crate::commands::cat_image::{PlanError, plan_of};
 use crate::exit::Outcome;
+use crate::text::{bytes_for_stderr, complain};
 use crate::verity_target::outcome_of;
 
 /// Bytes hashed at once of what is there already.
@@ -144,8 +145,8 @@ impl Extraction<'_> {
                     return;
                 }
                 Ok(None) => {
-                    let path = crate::text::bytes_for_stderr(&job.path);
-                    crate::text::complain(format_args!("{path}: what was there has another digest: replaced"));
+                    let path = bytes_for_stderr(&job.path);
+                    complain(format_args!("{path}: what was there has another digest: replaced"));
                     self.shared().counts.replaced += 1;
                 }
                 Err(error) => {
@@ -205,7 +206,22 @@ impl Extraction<'_> {
         }
         let (file, unfinished) = self.top.begin(tag)?;
         file.set_len(size)?;
-        let damaged = self.copy(&path, &reading, size, &file)?;
+        // What is there is not whole as far as its time tells; parts of it may be good that no longer come out.
+        let old = match self.settings.keep_going {
+            true => beneath::open_file(dir.as_fd(), last_name(&path)).ok().flatten(),
+            false => None,
+        };
+        let old = old.filter(|old| old.metadata().is_ok_and(|found| found.len() == size));
+        let Bad { new, old } = self.copy(&path, &reading, size, &file, old.as_ref())?;
+        if let Some(old) = old.filter(|old| *old < new) {
+            let path = bytes_for_stderr(&path);
+            complain(format_args!(
+                "{path}: {new} bytes of it are bad, and of the file that is there {old}: that is kept"
+            ));
+            self.shared().counts.already_there += 1;
+            return Ok(Some(false));
+        }
+        let damaged = new > 0;
         self.attributes_put(|| path.clone(), attributes.put(file.as_fd(), self.allowed));
         if damaged {
             // It keeps the time at which it was written: a later run does not take it for whole, and tries again.
@@ -228,9 +244,9 @@ impl Extraction<'_> {
         Ok((reading.trust == Trust::Verified || damaged).then_some(!damaged))
     }
 
-    /// Copies what is not a hole. True where a part is missing.
-    fn copy(&self, path: &[u8], reading: &Reading, size: u64, out: &File) -> Result<bool, JobError> {
-        let mut damaged = false;
+    /// Copies what is not a hole, and tells what is missing.
+    fn copy(&self, path: &[u8], reading: &Reading, size: u64, out: &File, old: Option<&File>) -> Result<Bad, JobError> {
+        let mut bad_bytes = Bad { new: 0, old: old.map(|_| 0) };
         let reader = self.settings.engine.open(reading.plan.clone()).reader();
         let whole = std::iter::once(0..size).collect::<Vec<_>>();
         let ranges = if reading.read_holes { &whole } else { &reading.data };
@@ -242,7 +258,11 @@ impl Extraction<'_> {
                     Ok(None) => break,
                     Ok(Some(lent)) => {
                         for part in overlaps(&reading.data, at..at + lent.len() as u64) {
-                            out.write_all_at(&lent[(part.start - at) as usize..(part.end - at) as usize], part.start)?;
+                            let bytes = &lent[(part.start - at) as usize..(part.end - at) as usize];
+                            out.write_all_at(bytes, part.start)?;
+                            if let (Some(file), Some(bad)) = (old, &mut bad_bytes.old) {
+                                *bad += differing(file, bytes, part.start, reading.block_size);
+                            }
                         }
                         at += lent.len() as u64;
                         self.settings.progress.advance(lent.len() as u64);
@@ -252,16 +272,44 @@ impl Extraction<'_> {
                         if !self.settings.keep_going {
                             return Err(bad);
                         }
-                        damaged = true;
                         // The good parts are kept, with a hole where this block was.
                         self.failed(path, &bad, bad.outcome());
-                        at = (at - at % reading.block_size).saturating_add(reading.block_size);
+                        let next = (at - at % reading.block_size).saturating_add(reading.block_size);
+                        let missing = next.min(size).saturating_sub(at).max(1);
+                        bad_bytes.new += missing;
+                        if let (Some(file), Some(bad)) = (old, &mut bad_bytes.old) {
+                            *bad += missing * u64::from(!holds_any(file, at, missing));
+                        }
+                        at = next;
                     }
                 }
             }
         }
-        Ok(damaged)
+        Ok(bad_bytes)
     }
+}
+
+/// Bytes that are bad in what was read, and, as far as can be told, in the file of the same size that is there.
+struct Bad {
+    new: u64,
+    old: Option<u64>,
+}
+
+/// The bytes of the blocks in which a file is not what it should be.
+fn differing(file: &File, wanted: &[u8], at: u64, block_size: u64) -> u64 {
+    let mut found = vec![0; wanted.len()];
+    if file.read_exact_at(&mut found, at).is_err() {
+        return wanted.len() as u64;
+    }
+    let step = block_size.max(1) as usize;
+    let blocks = wanted.chunks(step).zip(found.chunks(step));
+    blocks.filter(|(wanted, found)| wanted != found).map(|(wanted, _)| wanted.len() as u64).sum()
+}
+
+/// Whether a file has anything but zeros in a block: an earlier run left a hole where it was bad.
+fn holds_any(file: &File, at: u64, length: u64) -> bool {
+    let mut found = vec![0; length as usize];
+    file.read_exact_at(&mut found, at).is_ok() && found.iter().any(|&byte| byte != 0)
 }
 
 /// The parts of a range that lie in one of the sorted ranges.

@@ -388,8 +388,7 @@ impl Feed<'_> {
         let made = self.parent(at).and_then(|dir| {
             beneath::make_directory(dir.as_fd(), at.name())?;
             // An earlier run may have left it without the right to write.
-            let own = beneath::open_dir(dir.as_fd(), at.name())?;
-            Ok(rustix::fs::fchmod(&own, rustix::fs::Mode::RWXU)?)
+            beneath::open_own_dir(dir.as_fd(), at.name()).map(drop)
         });
         if let Err(error) = made {
             self.failed(at.path, &error, Outcome::Environment);

@@ -208,6 +208,81 @@ fn a_directory_among_unfinished_files_blocks_none() {
     assert_eq!(manifest(&dir.path().join("out")), text_of("tree.manifest"));
 }
 
+/// A file with holes does not take the place of one that has fewer bad bytes.
+#[test]
+fn what_is_there_is_kept_where_it_is_better() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "verity-enc"), key("key64.bin"));
+    let key_bytes = fs::read(&key).unwrap();
+    let damaged = |name: &str, blocks: &[u64]| {
+        fs::copy(dir.path().join(&image), dir.path().join(name)).unwrap();
+        blocks.iter().for_each(|block| flip(&dir.path().join(name), "/enc/f65537", block * 4096, Some(&key_bytes)));
+    };
+    damaged("one", &[3]);
+    damaged("other", &[5]);
+    damaged("two", &[3, 5]);
+    let path = dir.path().join("out/f65537");
+    let extract = |image: &str, kept: bool| {
+        let args = ["extract", image, "/enc", "-C", "out", "--key", &key, "--keep-going"];
+        let output = postread(dir.path(), &args);
+        expect(&output, 1);
+        let told = stderr(&output).contains("of the file that is there");
+        assert_eq!(told, kept, "{image} {output:?}");
+        fs::read(&path).unwrap()
+    };
+    expect(&postread(dir.path(), &["extract", &image, "/enc", "-C", "out", "--key", &key]), 0);
+    let good = fs::read(&path).unwrap();
+    let holes = |blocks: &[usize]| {
+        let mut bytes = good.clone();
+        blocks.iter().for_each(|block| bytes[block * 4096..(block + 1) * 4096].fill(0));
+        bytes
+    };
+    fs::remove_file(&path).unwrap();
+    assert!(extract("two", false) == holes(&[3, 5]));
+    assert!(extract("one", false) == holes(&[3]));
+    assert!(extract("two", true) == holes(&[3]));
+    // As many, elsewhere: the new one.
+    assert!(extract("other", false) == holes(&[5]));
+    // Whole, with another time.
+    fs::write(&path, &good).unwrap();
+    assert!(extract("one", true) == good);
+    // Of the same size, and another file.
+    fs::write(&path, vec![b'x'; good.len()]).unwrap();
+    assert!(extract("two", false) == holes(&[3, 5]));
+    assert_eq!(
+        fs::read_dir(dir.path().join("out"))
+            .unwrap()
+            .filter(|e| { e.as_ref().unwrap().file_name() == ".postread-partial" })
+            .count(),
+        0
+    );
+}
+
+/// A directory that nobody may enter is gone on with by its owner, and keeps its attributes.
+#[test]
+fn a_directory_without_rights_is_gone_on_with() {
+    let Some(()) = postread_tests::require_root() else { return };
+    let Some(setpriv) = postread_tests::require_tool("setpriv") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let tree = |top: &Path| {
+        fs::create_dir(top.join("closed")).unwrap();
+        fs::write(top.join("closed/file"), "x").unwrap();
+    };
+    let script = "set_inode_field closed mode 040000\nea_set closed user.name value\n";
+    let Some(()) = made_image(dir.path(), tree, script) else { return };
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = dir.path().join("program");
+    copy_program(&program);
+    for files in [1, 0] {
+        let mut command = Command::new(&setpriv);
+        command.current_dir(dir.path()).args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        let text = expect(&command.args(["extract", "image", "-C", "out"]).output().unwrap(), 0);
+        assert!(text.contains(&format!("extracted {files} files")), "{text}");
+        assert_eq!(mode(&dir.path().join("out/closed")), 0);
+    }
+    assert_eq!(fs::read(dir.path().join("out/closed/file")).unwrap(), b"x");
+}
+
 /// One run at a time writes into a directory.
 #[test]
 fn two_runs_do_not_write_into_one_directory() {
@@ -294,7 +369,7 @@ fn a_set_id_bit_needs_its_owner() {
     let Some(()) = made_image(dir.path(), tree, script) else { return };
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let program = dir.path().join("program");
-    fs::copy(env!("CARGO_BIN_EXE_postread"), &program).unwrap();
+    copy_program(&program);
     let mut command = Command::new(setpriv);
     command.current_dir(dir.path()).args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
     let output = command.args(["extract", "image", "-C", "out", "--privileged", "--json"]).output().unwrap();

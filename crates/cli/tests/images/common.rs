@@ -63,6 +63,12 @@ pub(crate) fn postread(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_postread")).current_dir(dir).args(args).output().unwrap()
 }
 
+/// Copies the program to where any user may run it. Another process does: a file that this one has open to write may be
+/// inherited by what another test starts just then, and can't be run as long as that has it.
+pub(crate) fn copy_program(to: &Path) {
+    postread_tests::run(Command::new("cp").arg(env!("CARGO_BIN_EXE_postread")).arg(to));
+}
+
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

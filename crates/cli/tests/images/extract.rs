@@ -154,7 +154,7 @@ fn an_ordinary_user_extracts() {
     let dir = tempfile::tempdir().unwrap();
     let image = unpack(dir.path(), "xts-pad16");
     let program = dir.path().join("postread");
-    fs::copy(env!("CARGO_BIN_EXE_postread"), &program).unwrap();
+    copy_program(&program);
     fs::copy(key("key64.bin"), dir.path().join("key")).unwrap();
     for open in [dir.path().to_owned(), program.clone(), dir.path().join(&image), dir.path().join("key")] {
         fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
