@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use common::{Protected, engine, memory, policies, watchdog};
 use futures_util::future::join_all;
-use postread::QueuePolicy;
+use postread::{Engine, EngineConfig, QueuePolicy};
 use postread_io::testing::{Deferred, Order};
-use postread_io::{PreadConfig, PreadOptions, PreadPool, Source};
+use postread_io::{Budget, PreadConfig, PreadOptions, PreadPool, Source};
 
 #[test]
 fn ten_thousand_pending_reads_on_one_thread() {
@@ -139,7 +139,10 @@ fn small_sequential_reads_read_the_file_once() {
             let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
             for how in ["future", "lend", "copy"] {
                 let data = postread_io::testing::Faulty::new(p.data.clone());
-                let file = p.open_over(&engine(policy), Arc::new(data.clone()), memory(&p.tree));
+                // A budget of its own: where other tests use the process's up, bios are small, and so more.
+                let config = EngineConfig::new().policy(policy).budget(Budget::new(64 << 20));
+                let engine = Engine::new(config).expect("engine");
+                let file = p.open_over(&engine, Arc::new(data.clone()), memory(&p.tree));
                 let reader = file.reader();
                 let mut all = Vec::new();
                 loop {
