@@ -5,6 +5,7 @@ use postread_fsimage::ext4::{FileType, Inode};
 
 use super::attributes::Attributes;
 use super::directories::{DirId, TOP};
+use super::listed::Listed;
 use super::{At, Feed, file_job, last_name};
 use crate::image::{locked, outcome_of};
 
@@ -21,7 +22,7 @@ fn attributes(feed: &Feed<'_>, image: &Image, inode: &Inode, path: &[u8]) -> Att
 /// Walks the tree at `inode`, which is `path` of the image. Its contents go into the top directory; a file goes there
 /// under its own name.
 pub(crate) fn walk(feed: &mut Feed<'_>, image: &Image, inode: Inode, path: &[u8]) {
-    feed.look_up_list(image, path);
+    feed.listed = Listed::of(path);
     if !inode.is_dir() {
         let at = At { dir: TOP, path: last_name(path) };
         if feed.name_is_fine(at, at.path) {

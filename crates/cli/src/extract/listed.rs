@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use postread::image::Image;
-use postread_fsimage::ext4::{FileType, Inode};
+use postread_fsimage::ext4::{FileType, Inode, ROOT_INO};
 use postread_verity::FileDigest;
 
 use super::{Extraction, Feed};
 use crate::commands::cat_image::PlanError;
 use crate::exit::Outcome;
-use crate::image::listed_trouble;
+use crate::image::{Trusted, listed_trouble};
 use crate::text::complain;
 
 /// What is known of the list while the tree is put down.
@@ -17,13 +17,20 @@ use crate::text::complain;
 pub(super) struct Listed {
     /// What is extracted, as the image spells it.
     top: Vec<u8>,
-    /// The digests that inodes of several names are listed with, under whichever.
-    aliases: HashMap<u32, Vec<FileDigest>>,
+    /// The digests that inodes of several names are listed with, under whichever; looked up when the first is met.
+    aliases: Option<Aliases>,
     /// The listed paths that were met as regular files, and their inodes; none where what is wrong was told.
     met: HashMap<Box<[u8]>, Option<u32>>,
 }
 
+type Aliases = HashMap<u32, Vec<FileDigest>>;
+
 impl Listed {
+    /// Of an extraction of `top`, as the image spells it.
+    pub(super) fn of(top: &[u8]) -> Self {
+        Self { top: top.to_vec(), ..Self::default() }
+    }
+
     fn is_within(&self, path: &[u8]) -> bool {
         path.strip_prefix(&*self.top).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
     }
@@ -35,27 +42,26 @@ fn check(image: &Image, inode: &Inode, wanted: &FileDigest) -> Result<(), PlanEr
     Ok(verity.check_digest(wanted)?)
 }
 
-impl Feed<'_> {
-    /// Looks up, before the walk, which listed paths are names of one inode: the name that is met first has to be held
-    /// to the digests of all.
-    pub(super) fn look_up_list(&mut self, image: &Image, top: &[u8]) {
-        self.listed.top = top.to_vec();
-        let trusted = self.extraction.settings.trusted;
-        for path in trusted.paths() {
-            let Ok((inode, spelled)) = image.resolve_spelled(path) else { continue };
-            if inode.file_type == FileType::Regular
-                && inode.nlink > 1
-                && spelled == path
-                && let Some(digest) = trusted.get(path)
-            {
-                let all = self.listed.aliases.entry(inode.ino).or_default();
-                if !all.contains(digest) {
-                    all.push(*digest);
-                }
+/// Which listed paths are names of one inode: the name that is met first has to be held to the digests of all. One walk
+/// of the image, as looking each path up would go through its directory once for each.
+fn aliases(image: &Image, trusted: &Trusted) -> Aliases {
+    let mut aliases = Aliases::new();
+    for visit in image.walk(ROOT_INO) {
+        let Ok(inode) = visit.inode else { continue };
+        if inode.file_type == FileType::Regular
+            && inode.nlink > 1
+            && let Some(digest) = trusted.get(&[b"/", &visit.path[..]].concat())
+        {
+            let all = aliases.entry(inode.ino).or_default();
+            if !all.contains(digest) {
+                all.push(*digest);
             }
         }
     }
+    aliases
+}
 
+impl Feed<'_> {
     /// The digest that a regular file is held to under one of its names: the name's own, else that of another name of
     /// the inode. A name that is listed with another digest than its file has is an error, and is not made.
     pub(super) fn digest_of(
@@ -64,11 +70,16 @@ impl Feed<'_> {
         inode: &Inode,
         path: &[u8],
     ) -> Result<Option<FileDigest>, PlanError> {
-        let own = self.extraction.settings.trusted.get(path).copied();
+        let trusted = self.extraction.settings.trusted;
+        let own = trusted.get(path).copied();
         if own.is_some() {
             self.listed.met.insert(path.into(), Some(inode.ino));
         }
-        match (own, self.listed.aliases.get(&inode.ino)) {
+        if inode.nlink < 2 || !trusted.any() {
+            return Ok(own);
+        }
+        let aliases = self.listed.aliases.get_or_insert_with(|| aliases(image, trusted));
+        match (own, aliases.get(&inode.ino)) {
             (_, None) => Ok(own),
             (Some(wanted), Some(_)) => {
                 // Not left to a thread: that has a file, and no name but the first.
