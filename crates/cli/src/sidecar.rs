@@ -32,7 +32,8 @@ impl fmt::Display for BadRange {
     }
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+/// The name of what lies beside a file.
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)

@@ -1,6 +1,5 @@
 //! A plain file with its Merkle tree beside it: what to verify it against, and where that comes from.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -88,9 +87,7 @@ fn of<E: std::fmt::Display>(path: &Path, outcome: Outcome) -> impl Fn(E) -> Fail
 }
 
 fn beside(path: &Path, suffix: &str) -> Option<PathBuf> {
-    let mut name: OsString = path.as_os_str().to_owned();
-    name.push(suffix);
-    let path = PathBuf::from(name);
+    let path = sidecar::beside(path, suffix);
     fs::symlink_metadata(&path).is_ok().then_some(path)
 }
 
@@ -122,14 +119,27 @@ impl VerityArgs {
 
     /// Every file that is read, and what it is called on the command line.
     pub(crate) fn inputs(&self) -> Vec<(&'static str, PathBuf)> {
-        let tree = self.merkle_tree.clone().or_else(|| beside(&self.file, ".verity-tree"));
+        // The descriptor beside the file may go unread; it is not to be overwritten either.
         let descriptor = self.descriptor.clone().or_else(|| beside(&self.file, ".verity-desc"));
         let mut inputs = vec![("TARGET", self.file.clone())];
-        inputs.extend(tree.map(|path| ("the Merkle tree", path)));
+        inputs.extend(self.tree_file().map(|path| ("the Merkle tree", path)));
         inputs.extend(descriptor.map(|path| ("the descriptor", path)));
         inputs.extend(self.signature.clone().map(|path| ("--signature", path)));
         inputs.extend(self.cert.iter().cloned().map(|path| ("--cert", path)));
         inputs
+    }
+
+    /// The Merkle tree's file: given, or found beside the target.
+    fn tree_file(&self) -> Option<PathBuf> {
+        self.merkle_tree.clone().or_else(|| beside(&self.file, ".verity-tree"))
+    }
+
+    /// The descriptor's file: given, or found beside the target. Parameters that were given say that there is none to be
+    /// used.
+    fn descriptor_file(&self) -> Option<PathBuf> {
+        let params_given = self.hash_alg.is_some() || self.blocks.block_size != 4096 || !self.blocks.salt.0.is_empty();
+        let found = || if params_given { None } else { beside(&self.file, ".verity-desc") };
+        self.descriptor.clone().or_else(found)
     }
 
     /// Opens the file, finds out what its digest is and whether that is the one that is trusted.
@@ -142,12 +152,8 @@ impl VerityArgs {
         let size = metadata.len();
         let mut outcome = Outcome::Good;
 
-        let params_given = self.hash_alg.is_some() || self.blocks.block_size != 4096 || !self.blocks.salt.0.is_empty();
-        let desc_path = self.descriptor.clone().or_else(|| {
-            // Parameters that were given say that there is none to be used.
-            if params_given { None } else { beside(path, ".verity-desc") }
-        });
-        let given = desc_path
+        let given = self
+            .descriptor_file()
             .as_deref()
             .map(|p| {
                 Descriptor::parse(&read_whole(p, MAX_DESCRIPTOR_SIZE, "a descriptor")?).map_err(of(p, Outcome::Usage))
@@ -200,7 +206,7 @@ impl VerityArgs {
         outcome: &mut Outcome,
     ) -> Result<TreeFrom, Failure> {
         let wanted = geometry.tree_size();
-        if let Some(path) = self.merkle_tree.clone().or_else(|| beside(&self.file, ".verity-tree")) {
+        if let Some(path) = self.tree_file() {
             let (tree, metadata) = open_regular(&path).map_err(|error| of(&path, error.outcome())(error))?;
             let found = metadata.len();
             if let Some(other) = sidecar::tree_of_another_size(&params, geometry, found) {
@@ -235,8 +241,8 @@ impl VerityArgs {
 
     /// What to say of files that were taken because they lie beside the target: they may be of an older one.
     fn found_beside(&self) -> String {
-        let tree = if self.merkle_tree.is_none() { beside(&self.file, ".verity-tree") } else { None };
-        let descriptor = if self.descriptor.is_none() { beside(&self.file, ".verity-desc") } else { None };
+        let tree = if self.merkle_tree.is_none() { self.tree_file() } else { None };
+        let descriptor = if self.descriptor.is_none() { self.descriptor_file() } else { None };
         let names: Vec<String> = tree.iter().chain(&descriptor).map(|path| name_for_stderr(path)).collect();
         match names.is_empty() {
             true => String::new(),

@@ -237,6 +237,9 @@ fn a_stale_sidecar_is_named() {
     let given =
         postread(made.dir.path(), &["verify", "f", "--digest", &now, "--merkle-tree=tree", "--descriptor=desc"]);
     assert!(!text(&given.stderr).contains("beside"), "{given:?}");
+    // With parameters given the descriptor is not read, and not blamed.
+    let output = postread(made.dir.path(), &["verify", "f", "--digest", &now, "--hash-alg=sha256"]);
+    assert!(text(&output.stderr).contains("used: f.verity-tree;"), "{output:?}");
     fs::remove_file(made.path("f.verity-tree")).unwrap();
     fs::remove_file(made.path("f.verity-desc")).unwrap();
     assert_eq!(code(&postread(made.dir.path(), &["verify", "f", "--digest", &now])), 0);

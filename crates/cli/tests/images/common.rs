@@ -140,3 +140,25 @@ pub(crate) fn open(bytes: &[u8], key: Option<&[u8]>) -> postread::image::Image {
     let data = std::sync::Arc::new(postread_io::ReadAtSource::new(bytes.clone()));
     postread::image::Image::open(bytes, data, 0, keyring, Default::default()).unwrap()
 }
+
+/// Changes an image by requests of `debugfs`. None where that is missing.
+pub(crate) fn debugfs(dir: &Path, image: &str, requests: &[&str]) -> Option<()> {
+    let debugfs = postread_tests::require_tool("debugfs")?;
+    for request in requests {
+        let mut command = Command::new(&debugfs);
+        postread_tests::run(command.current_dir(dir).args(["-w", "-R", request, image]));
+    }
+    Some(())
+}
+
+/// What may stand in the place of `/v/f4096` once that is removed: requests of `debugfs`, with a file `evil` at hand.
+pub(crate) const IN_PLACE: [&[&str]; 5] = [
+    &["write evil /v/evil", "symlink /v/f4096 evil"],
+    &["mkdir /v/f4096"],
+    &["mknod /v/f4096 p"],
+    &["mknod /v/f4096 c 1 5"],
+    &["write evil /v/f4096"],
+];
+
+/// Puts a link in the place of a directory above a listed file.
+pub(crate) const LINK_ABOVE: &[&str] = &["rm /v/sub/deep/er/leaf", "rmdir /v/sub/deep/er", "symlink /v/sub/deep/er .."];

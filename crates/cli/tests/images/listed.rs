@@ -2,20 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use crate::common::*;
 use crate::verify::{cases, digests};
-
-/// The image `verity`, changed by requests of `debugfs`. None where that is missing.
-fn changed(dir: &Path, image: &str, requests: &[&str]) -> Option<()> {
-    let debugfs = postread_tests::require_tool("debugfs")?;
-    for request in requests {
-        let mut command = std::process::Command::new(&debugfs);
-        postread_tests::run(command.current_dir(dir).args(["-w", "-R", request, image]));
-    }
-    Some(())
-}
 
 /// Whatever whoever made the image put in the place of a listed file, the run fails.
 #[test]
@@ -25,17 +14,10 @@ fn what_stands_in_the_place_of_a_listed_file_fails() {
     fs::write(dir.path().join("list"), digests(&cases()[0])).unwrap();
     fs::write(dir.path().join("evil"), "EVILEVIL").unwrap();
     let whole = fs::read(dir.path().join(&image)).unwrap();
-    let in_place = [
-        &["write evil /v/evil", "symlink /v/f4096 evil"][..],
-        &["mkdir /v/f4096"],
-        &["mknod /v/f4096 p"],
-        &["mknod /v/f4096 c 1 5"],
-        &["write evil /v/f4096"],
-    ];
-    for (i, requests) in in_place.into_iter().enumerate() {
+    for (i, requests) in IN_PLACE.into_iter().enumerate() {
         fs::write(dir.path().join(&image), &whole).unwrap();
-        let Some(()) = changed(dir.path(), &image, &["rm /v/f4096"]) else { return };
-        changed(dir.path(), &image, requests);
+        let Some(()) = debugfs(dir.path(), &image, &["rm /v/f4096"]) else { return };
+        debugfs(dir.path(), &image, requests);
         for require in [&[][..], &["--require-digests"]] {
             let out = format!("out{i}{}", require.len());
             let output = postread(dir.path(), &[&["extract", &image, "-C", &out, "--digests=list"], require].concat());
@@ -45,7 +27,7 @@ fn what_stands_in_the_place_of_a_listed_file_fails() {
         }
     }
     fs::write(dir.path().join(&image), &whole).unwrap();
-    changed(dir.path(), &image, &["rm /v/sub/deep/er/leaf", "rmdir /v/sub/deep/er", "symlink /v/sub/deep/er .."]);
+    debugfs(dir.path(), &image, LINK_ABOVE);
     expect(&postread(dir.path(), &["extract", &image, "-C", "above", "--digests=list"]), 1);
     fs::write(dir.path().join(&image), &whole).unwrap();
     let odd = digests(&cases()[0]).replace("/v/f4096", "/v/sub/../f4096");
@@ -59,7 +41,7 @@ fn all_names_of_a_file_are_held_to_their_lines() {
     let dir = tempfile::tempdir().unwrap();
     let image = unpack(dir.path(), "verity");
     let requests = ["ln /v/f4096 /v/zzz", "ln /v/f4096 /v/aaa", "set_inode_field /v/f4096 links_count 3"];
-    let Some(()) = changed(dir.path(), &image, &requests) else { return };
+    let Some(()) = debugfs(dir.path(), &image, &requests) else { return };
     let all = digests(&cases()[0]);
     let find = |name: &str| {
         let line = all.lines().find(|line| line.ends_with(name)).unwrap();

@@ -181,24 +181,10 @@ fn what_stands_in_the_place_of_a_listed_file_is_no_file() {
     fs::write(dir.path().join("list"), digests(&cases()[0])).unwrap();
     fs::write(dir.path().join("evil"), "EVILEVIL").unwrap();
     let whole = fs::read(dir.path().join(&image)).unwrap();
-    let debugfs = |request: &str| {
-        let mut command = std::process::Command::new("debugfs");
-        postread_tests::run(command.current_dir(dir.path()).args(["-w", "-R", request, &image]));
-    };
-    if postread_tests::require_tool("debugfs").is_none() {
-        return;
-    }
-    let in_place = [
-        &["write evil /v/evil", "symlink /v/f4096 evil"][..],
-        &["mkdir /v/f4096"],
-        &["mknod /v/f4096 p"],
-        &["mknod /v/f4096 c 1 5"],
-        &["write evil /v/f4096"],
-    ];
-    for requests in in_place {
+    for requests in IN_PLACE {
         fs::write(dir.path().join(&image), &whole).unwrap();
-        debugfs("rm /v/f4096");
-        requests.iter().for_each(|request| debugfs(request));
+        let Some(()) = debugfs(dir.path(), &image, &["rm /v/f4096"]) else { return };
+        debugfs(dir.path(), &image, requests);
         let text = expect(&postread(dir.path(), &["verify", &image, "--digests=list"]), 1);
         assert!(text.contains("8 of 9 files are good"), "{requests:?}: {text}");
         // It is not asked for, and yet it is not what the list says.
@@ -209,9 +195,7 @@ fn what_stands_in_the_place_of_a_listed_file_is_no_file() {
     }
     // A directory above, and a path that no image has.
     fs::write(dir.path().join(&image), &whole).unwrap();
-    debugfs("rm /v/sub/deep/er/leaf");
-    debugfs("rmdir /v/sub/deep/er");
-    debugfs("symlink /v/sub/deep/er ..");
+    debugfs(dir.path(), &image, LINK_ABOVE);
     expect(&postread(dir.path(), &["verify", &image, "--digests=list"]), 1);
     fs::write(dir.path().join(&image), &whole).unwrap();
     let odd = fs::read_to_string(dir.path().join("list")).unwrap().replace("/v/f4096", "/v/sub/../f4096");

@@ -1,7 +1,7 @@
 //! Names as Linux shows them: plain, decrypted, or without the key.
 
 use postread_fscrypt::{Context, MissingKey, NameKey, NoKeyName, no_key_name, symlink_ciphertext};
-use postread_fsimage::ext4::{DirEntry, FileType, Inode, NameHash, casefold};
+use postread_fsimage::ext4::{self, DirEntry, FileType, Inode, NameHash, casefold};
 
 use super::{Image, ImageError};
 
@@ -81,16 +81,8 @@ impl Image {
             },
             _ => names.search(name),
         };
-        // A bad block is none of the name's affair where another one holds it.
         let mut bad = None;
-        for entry in self.fs().read_dir(dir)? {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(error) => {
-                    bad.get_or_insert(error);
-                    continue;
-                }
-            };
+        for entry in self.sound_entries(dir, &mut bad)? {
             let found = match &wanted {
                 Search::Raw(raw) => *entry.name == **raw,
                 Search::NoKey(parsed) => parsed.matches(&entry.name),
@@ -103,17 +95,20 @@ impl Image {
         bad.map_or(Ok(None), |error| Err(error.into()))
     }
 
+    /// The entries of a directory's good blocks. The first bad one is left in `bad`: it is none of a name's affair where
+    /// another block holds that.
+    fn sound_entries<'b>(
+        &self,
+        dir: &Inode,
+        bad: &'b mut Option<ext4::Error>,
+    ) -> Result<impl Iterator<Item = DirEntry> + use<'b>, ImageError> {
+        Ok(self.fs().read_dir(dir)?.filter_map(move |entry| entry.map_err(|error| bad.get_or_insert(error)).ok()))
+    }
+
     fn lookup_folded(&self, dir: &Inode, names: &Names, name: &[u8], form: &[u8]) -> Result<Option<Entry>, ImageError> {
         let (mut found, mut bad) = (None, None);
-        for entry in self.fs().read_dir(dir)? {
+        for entry in self.sound_entries(dir, &mut bad)? {
             // A broken name is not the one that is wanted.
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(error) => {
-                    bad.get_or_insert(error);
-                    continue;
-                }
-            };
             let Ok(entry) = names.show(dir.ino, entry) else { continue };
             if entry.name == name {
                 return Ok(Some(entry));
