@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use postread::image::{Image, ImageErrorKind, Names};
+use postread::ErrorKind;
+use postread::image::{Image, Names};
 use postread::{Engine, EngineConfig, Plan, QueuePolicy};
 use postread_fscrypt::{Keyring, MasterKey, NameKey};
 use postread_fsimage::ext4::{FileType, Options};
@@ -158,7 +159,7 @@ fn without_the_key_the_listing_is_the_kernels() {
             let by_path = image.resolve(format!("/enc/{path}").as_bytes()).unwrap();
             assert_eq!(by_path.ino, inode.ino);
             if kind == "f" {
-                assert_eq!(image.contents(&inode).unwrap_err().kind(), ImageErrorKind::Key);
+                assert_eq!(image.contents(&inode).unwrap_err().kind(), ErrorKind::Key);
             }
         }
         let wanted: BTreeMap<String, String> = text(&format!("{name}.nokey"))

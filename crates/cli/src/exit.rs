@@ -42,6 +42,19 @@ impl Outcome {
     }
 }
 
+impl From<postread::ErrorKind> for Outcome {
+    fn from(kind: postread::ErrorKind) -> Self {
+        use postread::ErrorKind;
+        match kind {
+            ErrorKind::Corrupt => Self::Integrity,
+            ErrorKind::Key => Self::Key,
+            ErrorKind::Io => Self::Environment,
+            ErrorKind::NothingToVerify => Self::Nothing,
+            _ => Self::Usage,
+        }
+    }
+}
+
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
         ExitCode::from(outcome.code())
@@ -68,6 +81,19 @@ impl Failure {
     /// The environment failed.
     pub(crate) fn environment(message: impl fmt::Display) -> Self {
         Self::new(Outcome::Environment, message)
+    }
+}
+
+impl From<postread::Error> for Failure {
+    fn from(error: postread::Error) -> Self {
+        let outcome = error.kind().into();
+        match error.subject() {
+            Some(subject) => {
+                let name = crate::text::name_for_stderr(std::path::Path::new(subject));
+                Self::new(outcome, format_args!("{name}: {}", error.message()))
+            }
+            None => Self::new(outcome, error),
+        }
     }
 }
 

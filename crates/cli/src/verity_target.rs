@@ -331,14 +331,5 @@ fn root_hash(
 
 /// The exit status for a block that failed.
 pub(crate) fn outcome_of(status: &postread_io::BlockStatus) -> Outcome {
-    use postread_io::{BlockStatus, FailureKind};
-    match (status, status.failure()) {
-        (_, None) => Outcome::Good,
-        (_, Some(FailureKind::Corrupt)) => Outcome::Integrity,
-        (_, Some(FailureKind::MissingKey)) => Outcome::Key,
-        // A file that ends early is not the file that was protected; a tree that does is malformed input.
-        (BlockStatus::Short, _) => Outcome::Integrity,
-        (BlockStatus::Input { cause, .. }, _) if **cause == BlockStatus::Short => Outcome::Usage,
-        _ => Outcome::Environment,
-    }
+    postread::ErrorKind::of_status(status).map_or(Outcome::Good, Outcome::from)
 }

@@ -47,7 +47,7 @@ mod stream;
 mod verity_step;
 
 pub use engine::{Engine, EngineConfig};
-pub use error::{EngineError, ReadError};
+pub use error::{EngineError, Error, ErrorKind, ReadError, Result};
 pub use file::{Lent, OpenFile, ReadBytes, ReadFuture};
 pub use hash_blocks::HashBlocks;
 pub use histogram::Histogram;

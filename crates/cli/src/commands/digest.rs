@@ -86,7 +86,8 @@ enum Output {
 
 pub(crate) fn run(args: &DigestArgs) -> CommandResult {
     let params = args.hash.params()?;
-    let list = args.from_list.as_deref().map(|path| Ok((path.to_owned(), open_list(path)?))).transpose()?;
+    let list =
+        args.from_list.as_deref().map(|path| Ok::<_, Failure>((path.to_owned(), open_list(path)?))).transpose()?;
     let inputs = Inputs::new(args.paths.clone(), list, args.recursive);
     let only = inputs.single().map(Path::to_owned);
     if (args.out_merkle_tree.is_some() || args.out_descriptor.is_some()) && only.is_none() {

@@ -10,7 +10,7 @@ mod unlock;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use postread::image::{Image, ImageError, ImageErrorKind};
+use postread::image::{Image, ImageError};
 use postread_fsimage::ext4::{FileType, Inode, Options};
 use rustix::fs::OFlags;
 
@@ -109,12 +109,7 @@ pub(crate) fn locked_above(image: &Image, path: &[u8]) -> Option<String> {
 
 /// The exit status for what went wrong within an image.
 pub(crate) fn outcome_of(error: &ImageError) -> Outcome {
-    match error.kind() {
-        ImageErrorKind::Key => Outcome::Key,
-        ImageErrorKind::Corrupt => Outcome::Integrity,
-        ImageErrorKind::Io => Outcome::Environment,
-        _ => Outcome::Usage,
-    }
+    error.kind().into()
 }
 
 /// The key that an encrypted directory lacks, where its names are no-key names.

@@ -6,7 +6,7 @@ use postread_fscrypt::{ContextError, DataError, KeyError, MissingKey};
 use postread_fsimage::ext4;
 use postread_verity::{DescriptorError, FileDigest, GeometryError};
 
-use crate::EngineError;
+use crate::{EngineError, Error, ErrorKind};
 
 /// Why a part of an image could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -135,41 +135,33 @@ impl fmt::Display for TreeError {
     }
 }
 
-/// What a failure is, for exit codes and summaries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ImageErrorKind {
-    /// A key is missing or unusable.
-    Key,
-    /// The image contradicts its format.
-    Malformed,
-    /// A digest or checksum did not match.
-    Corrupt,
-    /// Reading failed.
-    Io,
-    /// The caller asked for what is not there.
-    NotFound,
-}
-
 impl ImageError {
     /// What it is.
-    pub fn kind(&self) -> ImageErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            ImageError::MissingKey { .. } | ImageError::Key { .. } => ImageErrorKind::Key,
+            ImageError::MissingKey { .. } | ImageError::Key { .. } => ErrorKind::Key,
             ImageError::Ext4(ext4::Error::Io { source, .. }) if source.kind() != std::io::ErrorKind::UnexpectedEof => {
-                ImageErrorKind::Io
+                ErrorKind::Io
             }
-            ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.is_checksum() => ImageErrorKind::Corrupt,
+            ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.is_checksum() => ErrorKind::Corrupt,
             // Metadata that the kernel wrote and that vouches for the file: what is wrong with it is the file's failure.
             ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.structure() == ext4::Structure::Verity => {
-                ImageErrorKind::Corrupt
+                ErrorKind::Corrupt
             }
-            ImageError::Digest { .. } | ImageError::Descriptor { .. } | ImageError::Tree { .. } => {
-                ImageErrorKind::Corrupt
+            ImageError::Digest { .. } | ImageError::Descriptor { .. } | ImageError::Tree { .. } => ErrorKind::Corrupt,
+            ImageError::NotFound { .. } => ErrorKind::NotFound,
+            ImageError::Parent | ImageError::WrongKind { .. } => ErrorKind::InvalidInput,
+            ImageError::Ext4(ext4::Error::UnsupportedFeatures(_) | ext4::Error::UnsupportedJournal(_)) => {
+                ErrorKind::Unsupported
             }
-            ImageError::NotFound { .. } | ImageError::Parent | ImageError::WrongKind { .. } => ImageErrorKind::NotFound,
-            ImageError::Engine(_) => ImageErrorKind::Io,
-            _ => ImageErrorKind::Malformed,
+            ImageError::Engine(_) => ErrorKind::Io,
+            _ => ErrorKind::Malformed,
         }
+    }
+}
+
+impl From<ImageError> for Error {
+    fn from(error: ImageError) -> Self {
+        Error::caused_by(error.kind(), error)
     }
 }

@@ -13,7 +13,7 @@ mod walk;
 
 pub use contents::Contents;
 pub use decrypt_step::DecryptStep;
-pub use error::{ImageError, ImageErrorKind, TreeError};
+pub use error::{ImageError, TreeError};
 pub use names::{Entry, LinkTarget, Names};
 pub use verity::Verity;
 pub use walk::{ImageVisit, ImageWalk};
