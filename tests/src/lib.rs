@@ -1,8 +1,8 @@
-//! Helpers that tests across crates share: temporary images, tools as oracles, a real kernel in an emulator, and skips
-//! that say why.
+//! Helpers that the tests of all crates share: images, mounts, a real kernel, random numbers, and skips that give a
+//! reason.
 //!
-//! A test that needs a tool, a privilege or a device asks for it here and returns when it is not there; the reason is
-//! printed as `SKIP test: why`. With `POSTREAD_REQUIRE_ALL=1`, which CI sets, what is missing fails the test instead.
+//! A test that needs a tool, a privilege or a device asks for it here, and returns if it is missing. The reason is printed
+//! as `SKIP test: reason`. With `POSTREAD_REQUIRE_ALL=1`, which CI sets, a missing thing fails the test instead.
 
 use std::env;
 use std::fmt::Display;
@@ -12,17 +12,19 @@ use std::process::{Command, Output};
 mod image;
 mod oracle;
 mod random;
+mod uml;
 
 pub use image::{Mount, unpack_image};
-pub use oracle::{OracleRun, kernel_oracle, kernel_oracle_with};
+pub use oracle::kernel_oracle;
 pub use random::{Random, noise};
+pub use uml::{KernelRun, Uml};
 
-/// Must everything that a test wants be there?
+/// True if a test must fail rather than skip.
 pub fn require_all() -> bool {
     env::var_os("POSTREAD_REQUIRE_ALL").is_some_and(|v| v == "1")
 }
 
-/// Says that the running test is skipped, and why. The caller returns.
+/// Reports that the running test is skipped, and why. The caller returns.
 ///
 /// # Panics
 /// With `POSTREAD_REQUIRE_ALL=1`.
@@ -30,11 +32,11 @@ pub fn require_all() -> bool {
 pub fn skip(why: impl Display) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("test");
-    assert!(!require_all(), "{test}: {why}, and POSTREAD_REQUIRE_ALL=1 forbids to skip");
+    assert!(!require_all(), "{test}: {why}, and POSTREAD_REQUIRE_ALL=1 forbids skipping");
     eprintln!("SKIP {test}: {why}");
 }
 
-/// Finds a program in `PATH`, or where administrators' programs are; skips if it is not there.
+/// Finds a program in `PATH` or the `sbin` directories; skips if it is missing.
 #[track_caller]
 pub fn require_tool(tool: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
@@ -56,7 +58,7 @@ pub fn require_root() -> Option<()> {
     root.then_some(())
 }
 
-/// Skips if `result` is an error: for privileges and devices that only trying can find.
+/// Skips if `result` is an error: for privileges and devices that can only be tried.
 #[track_caller]
 pub fn require<T, E: Display>(what: &str, result: Result<T, E>) -> Option<T> {
     result.map_err(|e| skip(format!("{what}: {e}"))).ok()
@@ -79,7 +81,7 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// The seed of a randomised test: `POSTREAD_SEED`, else from the clock. It is printed, and so shown when the test fails.
+/// The seed of a randomised test: `POSTREAD_SEED`, else from the clock. Prints it, so that a failed test shows it.
 pub fn seed() -> u64 {
     let given = env::var("POSTREAD_SEED").ok().map(|s| s.parse().expect("POSTREAD_SEED is a number"));
     let clock = || std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64);

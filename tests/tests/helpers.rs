@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use postread_tests::{Mount, require, require_root, require_tool, run, unpack_image};
+use postread_tests::{Mount, Uml, require, require_root, require_tool, run, unpack_image};
 use tempfile::TempDir;
 
 #[test]
@@ -41,4 +41,20 @@ fn a_mounted_image_can_be_written_and_is_unmounted() {
     let dir = mount.path().to_owned();
     drop(mount);
     assert!(!std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(dir.to_str().unwrap()));
+}
+
+#[test]
+fn a_script_runs_in_a_real_kernel() {
+    let Some(uml) = Uml::new() else { return };
+    let disk = tempfile::NamedTempFile::new().unwrap();
+    disk.as_file().set_len(1 << 20).unwrap();
+    std::fs::write(uml.dir().join("in"), "in").unwrap();
+    let script = "cp /mnt/out/in /mnt/out/out; printf disk > /dev/ubda; echo $GREETING; nproc; exit 7";
+    let run = uml.disk(disk.path()).cpus(1).parameters("GREETING=hello").run(script);
+    assert_eq!((run.status, &*run.log), (Some(7), "hello\n1"), "{}", run.console);
+    assert_eq!(std::fs::read(run.dir().join("out")).unwrap(), b"in");
+    assert!(std::fs::read(disk.path()).unwrap().starts_with(b"disk"));
+    // A kernel that crashes gives no status, and what was synced before is kept.
+    let run = Uml::new().unwrap().run("echo begun; sync; echo c > /proc/sysrq-trigger; sleep 60");
+    assert_eq!((run.status, &*run.log), (None, "begun"));
 }
