@@ -4,7 +4,9 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 /// Where tracefs is mounted.
 #[derive(Debug, Clone)]
@@ -12,10 +14,12 @@ pub struct Tracefs {
     dir: PathBuf,
 }
 
-/// An instance: its own ring buffers, clock and enabled events. Dropping it removes it from the kernel.
+/// An instance: its own ring buffers, clock and enabled events. Dropping it removes it from the kernel, and so does the
+/// end of the process, however it ends: a shell waits for that in a process group of its own.
 #[derive(Debug)]
 pub struct Instance {
     dir: PathBuf,
+    guard: Guard,
 }
 
 /// What an instance's ring buffer of one CPU kept and lost.
@@ -69,8 +73,11 @@ impl Tracefs {
     /// `AlreadyExists` when the name is taken; `PermissionDenied` without root.
     pub fn create_instance(&self, name: &str) -> io::Result<Instance> {
         let dir = self.dir.join("instances").join(check(name)?);
+        // Started first: a signal between the two leaves a shell that finds nothing to remove. Where the name is taken,
+        // the guard is dismissed with the error.
+        let guard = Guard::start(&dir);
         fs::create_dir(&dir)?;
-        let instance = Instance { dir };
+        let instance = Instance { dir, guard };
         instance.stop()?;
         Ok(instance)
     }
@@ -142,9 +149,52 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Nobody is there to tell: a left-over instance does no harm but its memory.
+        // There is nobody to report a failure to; the guard tries again when this process ends.
         let _ = self.stop();
-        let _ = fs::remove_dir(&self.dir);
+        if fs::remove_dir(&self.dir).is_err() {
+            self.guard.keep();
+        }
+    }
+}
+
+/// A shell that removes an instance when this process has ended, even by SIGKILL. None where it could not be started.
+#[derive(Debug)]
+struct Guard(Option<Child>);
+
+/// Standard input ends with the process that holds its other end. The signals of a terminal go to the foreground
+/// process group, which this shell is not in. An instance is busy for as long as a program has one of its files open, so
+/// removing it is tried for a few seconds.
+const GUARD: &str = r#"
+trap '' HUP INT QUIT TERM PIPE
+read -r line
+for i in 1 2 3 4 5 6 7 8 9 10; do
+  [ -d "$1" ] || exit 0
+  { echo 0 > "$1/tracing_on"; } 2> /dev/null
+  rmdir "$1" 2> /dev/null && exit 0
+  sleep 0.5
+done
+"#;
+
+impl Guard {
+    fn start(dir: &Path) -> Guard {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", GUARD, "postread-trace-guard"]).arg(dir).process_group(0);
+        Guard(shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok())
+    }
+
+    /// Leaves the shell to its task.
+    fn keep(&mut self) {
+        // The pipe's end stays open until this process ends.
+        std::mem::forget(self.0.take());
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut shell) = self.0.take() {
+            let _ = shell.kill();
+            let _ = shell.wait();
+        }
     }
 }
 

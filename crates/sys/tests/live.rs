@@ -217,12 +217,9 @@ fn cpu_times_grow() {
     assert!(spent.user + spent.system + spent.nice >= Duration::from_millis(50), "{spent:?}");
 }
 
-#[test]
-fn a_trace_instance_records_and_is_removed() {
-    if require_root().is_none() {
-        return;
-    }
-    // Mounted at a place of our own where the system has not mounted it.
+/// Mounts tracefs at a place of our own; none where that is not possible, with the reason reported.
+fn mount_tracefs() -> Option<tempfile::TempDir> {
+    require_root()?;
     let dir = tempfile::TempDir::new().unwrap();
     let mount = std::process::Command::new("mount").args(["-t", "tracefs", "none"]).arg(dir.path()).output();
     let mounted = match mount {
@@ -230,14 +227,65 @@ fn a_trace_instance_records_and_is_removed() {
         Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
         Err(e) => Err(e.to_string()),
     };
-    if require("tracefs", mounted).is_none() {
-        return;
-    }
-    let recorded = record(&tracefs::Tracefs::at(dir.path()));
+    require("tracefs", mounted)?;
+    Some(dir)
+}
+
+fn unmount(dir: &tempfile::TempDir) {
     postread_tests::run(std::process::Command::new("umount").arg("-l").arg(dir.path()));
+}
+
+#[test]
+fn a_trace_instance_records_and_is_removed() {
+    let Some(dir) = mount_tracefs() else { return };
+    let recorded = record(&tracefs::Tracefs::at(dir.path()));
+    unmount(&dir);
     let (text, stats) = recorded.unwrap();
     assert!(text.contains("sched_switch") && text.contains("tracing_mark_write: here"), "{text}");
     assert!(stats.iter().any(|s| s.entries > 0));
+}
+
+/// The directory of the tracefs in which a child of the next test makes its instance.
+const HOLD_INSTANCE_IN: &str = "POSTREAD_TEST_HOLD_INSTANCE_IN";
+
+#[test]
+fn a_trace_instance_goes_with_its_process_however_that_ends() {
+    if let Some(dir) = std::env::var_os(HOLD_INSTANCE_IN) {
+        let name = format!("postread-test-{}", std::process::id());
+        let _instance = tracefs::Tracefs::at(dir.as_ref()).create_instance(&name).unwrap();
+        std::thread::sleep(Duration::from_secs(600));
+        return;
+    }
+    let Some(dir) = mount_tracefs() else { return };
+    let mut left = Vec::new();
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_trace_instance_goes_with_its_process_however_that_ends", "--nocapture"])
+            .env(HOLD_INSTANCE_IN, dir.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let instance = dir.path().join(format!("instances/postread-test-{}", child.id()));
+        while !instance.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(instance.exists(), "the child made none");
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        child.wait().unwrap();
+        // The guard removes it in a moment; a limit for hangs, not a claim about time.
+        for _ in 0..2000 {
+            if !instance.exists() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if instance.exists() {
+            let _ = std::fs::remove_dir(&instance);
+            left.push(signal);
+        }
+    }
+    unmount(&dir);
+    assert!(left.is_empty(), "instances are left after {left:?}");
 }
 
 fn record(tracefs: &tracefs::Tracefs) -> std::io::Result<(String, Vec<tracefs::BufferStats>)> {

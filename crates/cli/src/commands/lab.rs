@@ -13,7 +13,7 @@ use crate::input_file::read_whole;
 use crate::output_file::Output;
 use crate::output_paths::refuse_overwriting;
 use crate::report::write_report;
-use crate::text::name_for_stderr;
+use crate::text::{name_for_stderr, output_failed};
 
 /// The most bytes of a workload's text.
 const TRACE_MAX: usize = 64 << 20;
@@ -24,6 +24,7 @@ const QUICK_ROUNDS: usize = 5;
 const QUICK_APPS: usize = 2;
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct LabArgs {
     #[command(subcommand)]
     experiment: Option<Experiment>,
@@ -131,14 +132,13 @@ pub(crate) fn run(args: &LabArgs) -> CommandResult {
 }
 
 fn write(bytes: &[u8]) -> CommandResult {
-    stdout().write_all(bytes).map_err(|error| Failure::environment(format!("standard output: {error}")))?;
+    stdout().write_all(bytes).map_err(output_failed)?;
     Ok(Outcome::Good)
 }
 
 fn print(options: &LabOptions, results: &Results) -> CommandResult {
     if options.json {
-        write_report(stdout().lock(), "postread-lab-1", results)
-            .map_err(|error| Failure::environment(format!("standard output: {error}")))?;
+        write_report(stdout().lock(), "postread-lab-1", results).map_err(output_failed)?;
         return Ok(Outcome::Good);
     }
     let app_start = results.app_start.as_ref().map(app_start::Report::to_text);

@@ -56,6 +56,44 @@ fn app_start_and_tar_report_what_their_schema_says() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
+/// As for every other command: a reader that goes away had what it wanted.
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("tiny"), TINY).unwrap();
+    for json in [&[][..], &["--json"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_postread"))
+            .current_dir(dir.path())
+            .args(["lab", "app-start", "--trace", "tiny", "--rounds", "1", "--dir", "."])
+            .args(json)
+            .stdout(writer)
+            .stderr(std::process::Stdio::piped())
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        if error.contains("file system") && error.contains("memory") {
+            eprintln!("SKIP lab: {error}");
+            return;
+        }
+        assert_eq!((output.status.code(), &*error), (Some(0), ""), "{json:?}");
+    }
+}
+
+/// They would be ignored: the experiment has options of its own.
+#[test]
+fn options_before_an_experiment_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for options in [&["--rounds", "3"][..], &["--quick"], &["--json"], &["--dir", "."], &["--seed", "2"], &["-q"]] {
+        for experiment in [&["app-start"][..], &["tar"], &["record", "true"]] {
+            let output = postread(dir.path(), &[&["lab"], options, experiment].concat());
+            assert_eq!(output.status.code(), Some(2), "{options:?} {experiment:?}");
+            assert!(String::from_utf8_lossy(&output.stderr).contains(experiment[0]));
+        }
+    }
+}
+
 #[test]
 fn what_can_not_be_measured_is_refused() {
     let dir = tempfile::tempdir().unwrap();
