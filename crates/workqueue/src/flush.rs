@@ -8,7 +8,9 @@
 //! equal sums mean that nothing was in flight when the first sum was taken.
 
 use crate::padded::Padded;
-use crate::sync::modelled::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, between_seq_cst, lock, wait};
+use crate::sync::modelled::{
+    AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, between_seq_cst, fence, lock, wait,
+};
 
 #[derive(Debug)]
 struct Counts {
@@ -27,6 +29,8 @@ impl Counts {
 pub(crate) struct FlushCounts {
     cpus: Vec<Padded<Counts>>,
     color: AtomicUsize,
+    /// Nothing is queued any more.
+    closed: AtomicBool,
     /// Threads that wait for a colour to be idle.
     waiters: AtomicUsize,
     lock: Mutex<()>,
@@ -38,6 +42,7 @@ impl FlushCounts {
         FlushCounts {
             cpus: (0..cpus).map(|_| Padded(Counts::new())).collect(),
             color: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
             waiters: AtomicUsize::new(0),
             lock: Mutex::new(()),
             idle: Condvar::new(),
@@ -107,6 +112,20 @@ impl FlushCounts {
             });
         }
         self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Nothing is queued from here on. True if nothing is in flight either. Otherwise whoever counts the last item done
+    /// finds out with [`FlushCounts::is_over`]: each side stores, then looks, and one of them sees the other.
+    pub(crate) fn close(&self) -> bool {
+        self.closed.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.is_over()
+    }
+
+    /// Is it closed, and nothing in flight? By whoever has just counted an item done.
+    pub(crate) fn is_over(&self) -> bool {
+        between_seq_cst();
+        self.closed.load(Ordering::SeqCst) && self.is_idle(0) && self.is_idle(1)
     }
 
     /// Items queued on a CPU.

@@ -100,7 +100,7 @@
 //!
 //! An item's whole protocol is one atomic word (`state.rs`); which workers are awake is another (`idle.rs`); lists are
 //! intrusive, and pushing takes no lock (`list.rs`, the crate's only unsafe code); what a flush waits for are counters per
-//! CPU (`flush.rs`); and so is what `max_active` limits (`domain.rs`). These five files are model-checked with loom, as they are, in `models/`. What belongs to a queue alone is in `queue.rs`; what workers do
+//! CPU (`flush.rs`); and so is what `max_active` limits (`pwq.rs`). These five files are model-checked with loom, as they are, in `models/`. What belongs to a queue alone is in `queue.rs`; what workers do
 //! is in `worker.rs`.
 //!
 //! Not here yet: delayed and ordered work, affinity scopes, rescuers, the watchdog and the detection of items that hog
@@ -109,7 +109,6 @@
 #![doc = include_str!("../docs/pains.md")]
 
 mod config;
-mod domain;
 mod error;
 mod flags;
 mod flush;
@@ -121,6 +120,7 @@ mod node;
 mod padded;
 mod pool;
 mod pools;
+mod pwq;
 mod queue;
 mod state;
 mod stats;

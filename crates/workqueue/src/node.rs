@@ -29,7 +29,7 @@ pub(crate) struct WorkBody {
 /// Where a pending item was put. A hint for cancel, which checks under the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The domain's list of items beyond `max_active`.
+    /// The pwq's list of items beyond `max_active`.
     Inactive,
     /// A list of the pool.
     Shard(usize),
@@ -45,7 +45,7 @@ pub(crate) struct Queued {
     /// The CPU that queued it, as an index.
     pub(crate) cpu: usize,
     /// The pwq it counts in: 0 for unbound, the CPU's index for bound.
-    pub(crate) domain: usize,
+    pub(crate) pwq: usize,
     /// The flush colour it counts in.
     pub(crate) color: usize,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Queued {
 #[repr(C)]
 pub(crate) struct Node {
     links: Links<Node>,
-    /// From the lowest bit: CPU (16 bits), domain (16), colour (1), it waited (1), place (17). Beside the links, since
+    /// From the lowest bit: CPU (16 bits), pwq (16), colour (1), it waited (1), place (17). Beside the links, since
     /// moving a row of items from list to list touches both, and of most items nothing else.
     packed: AtomicU64,
     at: AtomicU64,
@@ -67,7 +67,7 @@ pub(crate) struct Node {
     active_at: AtomicU64,
 }
 
-const DOMAIN: u32 = 16;
+const PWQ: u32 = 16;
 const COLOR: u32 = 32;
 const WAITED: u64 = 1 << 33;
 const PLACE: u32 = 34;
@@ -96,7 +96,7 @@ impl Node {
         }
         self.at.store(queued.at, Ordering::Relaxed);
         let packed =
-            queued.cpu as u64 | (queued.domain as u64) << DOMAIN | (queued.color as u64) << COLOR | INACTIVE << PLACE;
+            queued.cpu as u64 | (queued.pwq as u64) << PWQ | (queued.color as u64) << COLOR | INACTIVE << PLACE;
         self.packed.store(packed, Ordering::Relaxed);
     }
 
@@ -108,7 +108,7 @@ impl Node {
             at,
             active_at: if packed & WAITED != 0 { self.active_at.load(Ordering::Relaxed) } else { at },
             cpu: (packed & 0xffff) as usize,
-            domain: (packed >> DOMAIN & 0xffff) as usize,
+            pwq: (packed >> PWQ & 0xffff) as usize,
             color: (packed >> COLOR & 1) as usize,
         }
     }
@@ -125,9 +125,9 @@ impl Node {
     }
 
     /// Do both count in one pwq? For the owners of both.
-    pub(crate) fn same_domain(&self, other: &Node) -> bool {
+    pub(crate) fn same_pwq(&self, other: &Node) -> bool {
         self.wq_address.load(Ordering::Relaxed) == other.wq_address.load(Ordering::Relaxed)
-            && self.queued().domain == other.queued().domain
+            && self.queued().pwq == other.queued().pwq
     }
 
     /// The queue it was last queued to.

@@ -107,7 +107,7 @@ pub(crate) struct Pool {
 /// An item taken from a pool.
 pub(crate) struct Taken {
     pub(crate) node: Arc<Node>,
-    /// The next item on that list counts in the same domain.
+    /// The next item on that list counts in the same pwq.
     pub(crate) same_next: bool,
     /// There is a next item on that list.
     pub(crate) more: bool,
@@ -167,7 +167,7 @@ impl Pool {
         let (before, from) = self.shards.split_at(first);
         from.iter().chain(before).filter(|shard| !shard.0.is_empty()).find_map(|shard| {
             let (node, (same_next, more)) =
-                shard.0.pop(|node, next| (next.is_some_and(|n| n.same_domain(node)), next.is_some()))?;
+                shard.0.pop(|node, next| (next.is_some_and(|n| n.same_pwq(node)), next.is_some()))?;
             Some(Taken { node, same_next, more })
         })
     }

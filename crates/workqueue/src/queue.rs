@@ -1,11 +1,10 @@
-//! The workqueue: a domain for flush, limits and statistics. It owns no threads.
+//! The workqueue: what a flush covers, what limits count and what statistics sum. It owns no threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use postread_sys::stamp_ns;
 
-use crate::domain::Domain;
 use crate::error::{AllocError, FlushError, MaxActiveError, QueueOnError, WQ_DFL_ACTIVE, WQ_MAX_ACTIVE, WQ_NAME_MAX};
 use crate::flags::WqFlags;
 use crate::flush::FlushCounts;
@@ -13,10 +12,11 @@ use crate::node::{Body, Node, Once, Place, Queued};
 use crate::padded::Padded;
 use crate::pool::Pool;
 use crate::pools::{Pools, PoolsHandle};
+use crate::pwq::PoolWorkqueue;
 use crate::stats::{Hists, WqStats};
 use crate::sync::lock;
 use crate::work::Work;
-use crate::worker::{blocking, inside_queue};
+use crate::worker::{blocking, inside_queue, on_worker};
 
 /// What a flush or drain saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,17 +84,20 @@ struct FlushState {
 pub(crate) struct WqInner {
     pub(crate) name: String,
     pub(crate) flags: WqFlags,
-    /// A pool a domain.
+    /// By pwq.
     pub(crate) pools: Vec<Arc<Pool>>,
-    domains: Vec<Domain<Node>>,
+    pwqs: Vec<PoolWorkqueue<Node>>,
     pub(crate) percpu: Vec<Padded<PerCpu>>,
     spare: Vec<Padded<Spare>>,
     max_active: AtomicU64,
     pub(crate) counts: FlushCounts,
-    /// Drains in progress; for ever above 0 once destroyed.
+    /// Drains in progress; stays above 0 once destroyed.
     draining: AtomicUsize,
-    /// The last handle is gone.
+    /// The last handle is gone: spare nodes are not kept.
     closed: AtomicBool,
+    /// Keeps the worker pools running. Given up when the last handle is gone *and* the last item is done, so that it
+    /// does not matter which of the two comes last, nor on which thread.
+    pools_in_use: Mutex<Option<Arc<PoolsHandle>>>,
     pub(crate) panics: AtomicU64,
     pub(crate) cancelled: AtomicU64,
     flush: Mutex<FlushState>,
@@ -111,21 +114,21 @@ impl WqInner {
     /// draining.
     fn queue(self: &Arc<Self>, node: Arc<Node>, cpu: usize, target: Option<usize>) -> bool {
         let Some((color, count)) = self.count_queued(cpu) else { return false };
-        let (domain, shard) = if self.is_bound() {
+        let (pwq, shard) = if self.is_bound() {
             let target = target.unwrap_or(cpu);
             (target, target)
         } else {
             (0, target.unwrap_or(cpu))
         };
         let now = stamp_ns();
-        node.set_queued(self, &Queued { at: now, active_at: now, cpu, domain, color });
-        let d = &self.domains[domain];
-        if d.may_pass() && self.reserve(domain, 1) == 1 {
-            self.pools[domain].push(shard, node);
+        node.set_queued(self, &Queued { at: now, active_at: now, cpu, pwq, color });
+        let d = &self.pwqs[pwq];
+        if d.may_pass() && self.reserve(pwq, 1) == 1 {
+            self.pools[pwq].push(shard, node);
         } else {
             node.set_place(Place::Inactive);
             if d.wait(node, count.is_multiple_of(TIDY)) {
-                self.activate(domain, shard, 0);
+                self.activate(pwq, shard, 0);
             }
         }
         true
@@ -153,30 +156,30 @@ impl WqInner {
         self.flags.contains(WqFlags::PERCPU)
     }
 
-    fn reserve(&self, domain: usize, wanted: u64) -> u64 {
-        self.domains[domain].reserve(wanted, self.max_active.load(Ordering::SeqCst), || self.domain_done(domain))
+    fn reserve(&self, pwq: usize, wanted: u64) -> u64 {
+        self.pwqs[pwq].reserve(wanted, self.max_active.load(Ordering::SeqCst), || self.pwq_done(pwq))
     }
 
-    /// Items of a domain that are done. Those of a bound one all count on its own CPU.
-    fn domain_done(&self, domain: usize) -> u64 {
-        if self.is_bound() { self.counts.done_on(domain) } else { self.counts.done() }
+    /// Items of a pwq that are done. Those of a bound one all count on its own CPU.
+    fn pwq_done(&self, pwq: usize) -> u64 {
+        if self.is_bound() { self.counts.done_on(pwq) } else { self.counts.done() }
     }
 
     /// Moves items that wait to the pool's list, as far as `max_active` allows. `now` is 0 for the time of queueing.
-    pub(crate) fn activate(&self, domain: usize, cpu: usize, now: u64) {
+    pub(crate) fn activate(&self, pwq: usize, cpu: usize, now: u64) {
         let each = |node: &Node| {
             if now != 0 {
                 node.set_active_at(now);
             }
         };
-        self.domains[domain].activate(
-            |wanted| self.reserve(domain, wanted),
-            |inactive, most| self.pools[domain].append_from(cpu, inactive, most as usize, each) as u64,
+        self.pwqs[pwq].activate(
+            |wanted| self.reserve(pwq, wanted),
+            |inactive, most| self.pools[pwq].append_from(cpu, inactive, most as usize, each) as u64,
         );
     }
 
-    pub(crate) fn has_inactive(&self, domain: usize) -> bool {
-        self.domains[domain].has_inactive()
+    pub(crate) fn has_inactive(&self, pwq: usize) -> bool {
+        self.pwqs[pwq].has_inactive()
     }
 
     /// Are so many finished items worth taking the lock for?
@@ -184,11 +187,43 @@ impl WqInner {
         count >= (self.max_active.load(Ordering::Relaxed) / 8).min(64)
     }
 
-    /// Counts an item as done. True if items of its domain wait for a place.
+    /// Counts an item as done. True if items of its pwq wait for a place.
     pub(crate) fn count_done(&self, queued: &Queued, cpu: usize) -> bool {
-        let cpu = if self.is_bound() { queued.domain } else { cpu };
+        let cpu = if self.is_bound() { queued.pwq } else { cpu };
         self.counts.count_done(cpu, queued.color);
-        self.domains[queued.domain].has_inactive()
+        if self.counts.is_over() {
+            self.let_go_of_pools();
+        }
+        self.pwqs[queued.pwq].has_inactive()
+    }
+
+    /// The last handle is gone: nothing is queued any more.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for spare in &self.spare {
+            let nodes = std::mem::take(&mut *lock(&spare.0.nodes));
+            drop(nodes);
+        }
+        if self.counts.close() {
+            self.let_go_of_pools();
+        }
+    }
+
+    #[cold]
+    fn let_go_of_pools(&self) {
+        let pools = lock(&self.pools_in_use).take();
+        drop(pools);
+    }
+
+    pub(crate) fn pool(&self, pwq: usize) -> &Arc<Pool> {
+        &self.pools[pwq]
+    }
+
+    /// Puts an active item, whose pending instance the caller owns, on its pool's list once more.
+    pub(crate) fn requeue(&self, node: &Arc<Node>) {
+        let queued = node.queued();
+        let shard = if self.is_bound() { queued.pwq } else { queued.cpu };
+        self.pools[queued.pwq].push(shard, Arc::clone(node));
     }
 
     /// Waits for all items queued before. Flushes go one at a time; those that come while one is under way share the
@@ -278,10 +313,10 @@ impl WqInner {
     /// way.
     pub(crate) fn take_out(&self, node: &Node) -> Option<Arc<Node>> {
         // A hint that may be stale; that the item really is on the list is checked under the list's lock.
-        let domain = node.queued().domain;
+        let pwq = node.queued().pwq;
         match node.place() {
-            Place::Inactive => self.domains.get(domain)?.remove(node),
-            Place::Shard(shard) => self.pools.get(domain)?.remove(shard, node),
+            Place::Inactive => self.pwqs.get(pwq)?.remove(node),
+            Place::Shard(shard) => self.pools.get(pwq)?.remove(shard, node),
         }
     }
 
@@ -290,8 +325,8 @@ impl WqInner {
         let cpu = self.here();
         self.cancelled.fetch_add(1, Ordering::Relaxed);
         if self.count_done(queued, cpu) {
-            let target = if self.is_bound() { queued.domain } else { cpu };
-            self.activate(queued.domain, target, stamp_ns());
+            let target = if self.is_bound() { queued.pwq } else { cpu };
+            self.activate(queued.pwq, target, stamp_ns());
         }
     }
 
@@ -300,31 +335,28 @@ impl WqInner {
     }
 }
 
-/// The last handle of a queue is gone.
+/// What all handles of a queue share; its drop is the end of the last one.
 struct Handle {
     inner: Arc<WqInner>,
-    pools: Arc<PoolsHandle>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         self.inner.draining.fetch_add(1, Ordering::SeqCst);
-        if !inside_queue(&self.inner) {
+        // A worker never waits here: which thread drops the last handle is often a matter of luck, and what a worker
+        // waits for may be waiting for that worker.
+        if !on_worker() {
             self.inner.wait_empty();
         }
-        self.inner.closed.store(true, Ordering::Release);
-        for spare in &self.inner.spare {
-            let nodes = std::mem::take(&mut *lock(&spare.0.nodes));
-            drop(nodes);
-        }
+        self.inner.close();
     }
 }
 
 /// A workqueue.
 ///
-/// A handle: clones are the same queue. When the last one goes, the queue is drained and destroyed, so dropping it
-/// waits for all its items. (Dropped by one of its own items it cannot wait for itself: the items that are left then
-/// run after the drop has returned.)
+/// A handle: clones are the same queue. Dropping the last one drains and destroys the queue, so the drop waits for all
+/// its items. On a worker thread (inside an item, or where an item's captured values are dropped) the drop returns at
+/// once instead, and the remaining items run after it. Either way every item runs.
 #[derive(Clone)]
 pub struct Workqueue {
     handle: Arc<Handle>,
@@ -362,7 +394,7 @@ impl Workqueue {
         let inner = WqInner {
             name: name.into(),
             flags,
-            domains: pool_list.iter().map(|_| Domain::new()).collect(),
+            pwqs: pool_list.iter().map(|_| PoolWorkqueue::new()).collect(),
             pools: pool_list,
             percpu: (0..cpus).map(|_| Padded::default()).collect(),
             spare: (0..cpus).map(|_| Padded::default()).collect(),
@@ -370,12 +402,13 @@ impl Workqueue {
             counts: FlushCounts::new(cpus),
             draining: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            pools_in_use: Mutex::new(Some(Arc::clone(pools))),
             panics: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             flush: Mutex::default(),
             flush_turn: Condvar::new(),
         };
-        Ok(Workqueue { handle: Arc::new(Handle { inner: Arc::new(inner), pools: Arc::clone(pools) }) })
+        Ok(Workqueue { handle: Arc::new(Handle { inner: Arc::new(inner) }) })
     }
 
     fn inner(&self) -> &Arc<WqInner> {
@@ -383,7 +416,7 @@ impl Workqueue {
     }
 
     fn index_of(&self, cpu: u32) -> Result<usize, QueueOnError> {
-        self.handle.pools.shared().index_of(cpu).ok_or(QueueOnError { cpu })
+        self.inner().pools[0].shared.index_of(cpu).ok_or(QueueOnError { cpu })
     }
 
     /// Queues an item: on the caller's CPU for a bound queue. False if it was pending already (then the run to come is
@@ -474,8 +507,8 @@ impl Workqueue {
         let inner = self.inner();
         inner.max_active.store(check_max_active(max_active)?, Ordering::SeqCst);
         let here = inner.here();
-        for domain in 0..inner.domains.len() {
-            inner.activate(domain, if inner.is_bound() { domain } else { here }, stamp_ns());
+        for pwq in 0..inner.pwqs.len() {
+            inner.activate(pwq, if inner.is_bound() { pwq } else { here }, stamp_ns());
         }
         Ok(())
     }

@@ -163,6 +163,13 @@ impl WorkState {
         self.wake(before);
     }
 
+    /// After [`Finish::Again`], when another pool is to run the item: it is pending and no longer running. The caller
+    /// still owns the pending instance, and puts it on a list.
+    pub(crate) fn hand_over(&self) {
+        let before = self.update(|word| word & !(RUNNING | WAITERS));
+        self.wake(before);
+    }
+
     /// The first step of a cancel.
     pub(crate) fn grab(&self) -> Grab {
         let before = self.update(|word| word & !DEFERRED);

@@ -7,7 +7,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For `state`, `idle`, `list`, `flush` and `domain`. The package in `models/` compiles these files with loom's primitives under the
+/// For `state`, `idle`, `list`, `flush` and `pwq`. The package in `models/` compiles these files with loom's primitives under the
 /// same names.
 pub(crate) mod modelled {
     use std::sync::PoisonError;

@@ -60,6 +60,10 @@ impl Work {
         }
     }
 
+    pub(crate) fn into_node(self) -> Arc<Node> {
+        self.node
+    }
+
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.node
     }

@@ -1,5 +1,6 @@
 //! What a worker thread does, and how an item's code finds out that it runs on one.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,14 +34,25 @@ thread_local! {
     };
 }
 
+/// Looks at the thread's state. A thread that is being torn down has none left, and is no worker any more: the
+/// destructor of another thread-local may still drop or flush a queue.
+fn with_current<R>(look: impl FnOnce(&Current) -> R) -> Option<R> {
+    CURRENT.try_with(look).ok()
+}
+
 /// Does the caller run inside an item of this queue?
 pub(crate) fn inside_queue(wq: &Arc<WqInner>) -> bool {
-    CURRENT.with(|current| current.wq.get() == Arc::as_ptr(wq) as usize)
+    with_current(|current| current.wq.get() == Arc::as_ptr(wq) as usize).unwrap_or(false)
 }
 
 /// Does the caller run inside this item?
 pub(crate) fn inside_item(node: &Arc<Node>) -> bool {
-    CURRENT.with(|current| current.node.get() == Arc::as_ptr(node) as usize)
+    with_current(|current| current.node.get() == Arc::as_ptr(node) as usize).unwrap_or(false)
+}
+
+/// Is the caller a worker, of any set of pools?
+pub(crate) fn on_worker() -> bool {
+    with_current(|current| current.pool.borrow().is_some()).unwrap_or(false)
 }
 
 /// Runs `f`, which waits (for I/O, a lock, another item), and lets another worker of the pool go on meanwhile.
@@ -67,7 +79,7 @@ pub fn blocking<R>(f: impl FnOnce() -> R) -> R {
     struct Unblock;
     impl Drop for Unblock {
         fn drop(&mut self) {
-            CURRENT.with(|current| {
+            with_current(|current| {
                 current.blocked.set(current.blocked.get() - 1);
                 if current.blocked.get() == 0
                     && let Some(pool) = &*current.pool.borrow()
@@ -77,7 +89,7 @@ pub fn blocking<R>(f: impl FnOnce() -> R) -> R {
             });
         }
     }
-    let worker = CURRENT.with(|current| {
+    let worker = with_current(|current| {
         let pool = current.pool.borrow();
         let Some(pool) = &*pool else { return false };
         current.blocked.set(current.blocked.get() + 1);
@@ -88,7 +100,8 @@ pub fn blocking<R>(f: impl FnOnce() -> R) -> R {
             }
         }
         true
-    });
+    })
+    .unwrap_or(false);
     let _unblock = worker.then(|| Unblock);
     f()
 }
@@ -144,12 +157,19 @@ fn set_up(pool: &Pool) -> io::Result<()> {
 /// never empty.
 const TURN: usize = 32;
 
+/// Drops what a panic carried, whose own destructor may panic too.
+pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
+}
+
 struct Worker<'a> {
     pool: &'a Arc<Pool>,
     me: Arc<Sleeper>,
     /// The queue of the last item: its count is not touched while items of the same queue follow.
     wq: Option<Arc<WqInner>>,
-    /// A domain of `wq` whose waiting items this worker has yet to activate, and for how many done items.
+    /// A pwq of `wq` whose waiting items this worker has yet to activate, and for how many done items.
     owed: Option<(usize, u64)>,
     /// The time, when the last item ended just now; else 0.
     now: u64,
@@ -260,16 +280,23 @@ impl Worker<'_> {
             Body::Work(_) => {
                 let work = Work::from_node(taken.node);
                 self.process_work(&work, queued, taken.same_next);
-                if Arc::strong_count(work.node()) == 1 {
-                    // The function goes with it, and perhaps the last handle of a queue, whose drop waits.
-                    self.settle();
-                    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(work))) {
-                        self.wq().count_panic();
-                        std::mem::forget(payload);
-                    }
+                // Exactly one of those who drop a handle gets the item itself, however the drops race.
+                if let Some(node) = Arc::into_inner(work.into_node()) {
+                    self.destroy(node);
                 }
             }
         }
+    }
+
+    /// Drops an item and with it what its function captured: foreign code, which may panic, and which may drop the last
+    /// handle of a queue. Nothing is owed meanwhile, so no other item depends on when this returns.
+    fn destroy(&mut self, node: Node) {
+        self.settle();
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(node))) {
+            self.wq().count_panic();
+            drop_payload(payload);
+        }
+        self.now = 0;
     }
 
     fn process_work(&mut self, work: &Work, mut queued: Queued, same_next: bool) {
@@ -291,6 +318,13 @@ impl Worker<'_> {
             self.settle();
             queued = work.node().queued();
             self.turn_to(work.node());
+            if !Arc::ptr_eq(self.wq().pool(queued.pwq), self.pool) {
+                // Queued meanwhile for another pool: another CPU, another priority, or another set of pools, whose CPUs
+                // have other indices.
+                body.state.hand_over();
+                self.wq().requeue(work.node());
+                return;
+            }
             body.state.restart();
         }
     }
@@ -330,10 +364,7 @@ impl Worker<'_> {
         let panicked = outcome.is_err();
         if let Err(payload) = outcome {
             self.wq().count_panic();
-            // The payload's own destructor may panic too.
-            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(again);
-            }
+            drop_payload(payload);
         }
         CURRENT.with(|current| {
             current.node.set(0);
@@ -354,35 +385,35 @@ impl Worker<'_> {
 
     fn complete(&mut self, queued: &Queued) {
         if self.wq().count_done(queued, self.here) {
-            self.owed = Some((queued.domain, self.owed.map_or(1, |(_, count)| count + 1)));
+            self.owed = Some((queued.pwq, self.owed.map_or(1, |(_, count)| count + 1)));
         }
     }
 
     /// Before an item runs: activates what waits, or puts it off so that one lock serves many items.
     ///
-    /// It may be put off only while the next item on the same list is of the same domain: whoever takes that one comes
+    /// It may be put off only while the next item on the same list is of the same pwq: whoever takes that one comes
     /// by here in turn, and the last of a row never puts it off, so no place is held back by a worker inside a long
     /// item.
     fn settle_before(&mut self, queued: &Queued, same_next: bool) {
-        let domain = queued.domain;
+        let pwq = queued.pwq;
         match self.owed {
-            Some((owed, count)) if same_next && owed == domain && !self.wq().is_batch(count) => {}
+            Some((owed, count)) if same_next && owed == pwq && !self.wq().is_batch(count) => {}
             Some(_) => {
                 self.settle();
             }
-            None if !same_next && self.wq().has_inactive(domain) => {
-                self.owed = Some((domain, 0));
+            None if !same_next && self.wq().has_inactive(pwq) => {
+                self.owed = Some((pwq, 0));
                 self.settle();
             }
             None => {}
         }
     }
 
-    /// Activates what waits in the owed domain. True if there was one.
+    /// Activates what waits in the owed pwq. True if there was one.
     fn settle(&mut self) -> bool {
-        let Some((domain, _)) = self.owed.take() else { return false };
+        let Some((pwq, _)) = self.owed.take() else { return false };
         let now = if self.now != 0 { self.now } else { stamp_ns() };
-        self.wq().activate(domain, self.here, now);
+        self.wq().activate(pwq, self.here, now);
         true
     }
 }

@@ -55,6 +55,11 @@ impl Queue {
 
     /// As a worker: takes what is there and runs it, as `worker.rs` does. `again` queues the item from inside itself.
     fn work_once(&self, again: bool) -> bool {
+        self.work(again, false)
+    }
+
+    /// As [`Queue::work_once`]; an item to run again belongs to another pool if `elsewhere`, and goes on a list again.
+    fn work(&self, again: bool, elsewhere: bool) -> bool {
         let Some((item, ())) = self.list.pop(|_, _| ()) else { return false };
         if item.state.start() == Start::Deferred {
             return true;
@@ -68,6 +73,11 @@ impl Queue {
             }
             item.inside.store(false, Release);
             if item.state.finish() == Finish::Idle {
+                return true;
+            }
+            if elsewhere {
+                item.state.hand_over();
+                self.list.push(item);
                 return true;
             }
             item.state.restart();
@@ -232,6 +242,48 @@ fn an_item_that_was_deferred_can_be_cancelled() {
         first.join().unwrap();
         second.join().unwrap();
         while q.work_once(false) {}
+        assert!(!q.item.state.is_pending() && !q.item.state.is_running());
+    });
+}
+
+#[test]
+fn an_item_that_is_handed_over_runs_once_a_queueing() {
+    model(2, || {
+        let q = Queue::new();
+        q.queue();
+        let first = {
+            let q = Arc::clone(&q);
+            thread::spawn(move || q.work(true, true))
+        };
+        let second = {
+            let q = Arc::clone(&q);
+            thread::spawn(move || q.work(false, true))
+        };
+        first.join().unwrap();
+        second.join().unwrap();
+        while q.work(false, true) {}
+        assert_eq!(q.item.runs.load(Relaxed), 2);
+        assert!(!q.item.state.is_pending() && !q.item.state.is_running());
+    });
+}
+
+#[test]
+fn an_item_that_is_handed_over_can_be_cancelled() {
+    model(2, || {
+        let q = Queue::new();
+        q.queue();
+        let first = {
+            let q = Arc::clone(&q);
+            thread::spawn(move || q.work(true, true))
+        };
+        let second = {
+            let q = Arc::clone(&q);
+            thread::spawn(move || q.work(false, true))
+        };
+        q.cancel_sync();
+        first.join().unwrap();
+        second.join().unwrap();
+        while q.work(false, true) {}
         assert!(!q.item.state.is_pending() && !q.item.state.is_running());
     });
 }

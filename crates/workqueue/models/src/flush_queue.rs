@@ -88,3 +88,22 @@ fn a_drain_sees_the_item_or_the_item_sees_the_drain() {
         assert_eq!(before == 1, queued, "it ran after the drain, or was refused and ran");
     });
 }
+
+#[test]
+fn who_comes_last_sees_that_a_closed_queue_is_over() {
+    model(3, || {
+        let counts = Arc::new(FlushCounts::new(2));
+        let over = Arc::new(AtomicUsize::new(0));
+        let (color, _) = counts.count_queued(0);
+        let worker = {
+            let (counts, over) = (Arc::clone(&counts), Arc::clone(&over));
+            thread::spawn(move || {
+                counts.count_done(1, color);
+                over.fetch_add(usize::from(counts.is_over()), Relaxed);
+            })
+        };
+        over.fetch_add(usize::from(counts.close()), Relaxed);
+        worker.join().unwrap();
+        assert!(over.load(Relaxed) >= 1, "neither sees that it is over");
+    });
+}

@@ -5,8 +5,6 @@
 //! before it hangs somebody: take a fence out of `idle.rs` and `nothing_is_forgotten` fails.
 #![cfg(test)]
 
-#[path = "../../src/domain.rs"]
-mod domain;
 #[path = "../../src/flush.rs"]
 mod flush;
 #[path = "../../src/idle.rs"]
@@ -15,6 +13,8 @@ mod idle;
 mod list;
 #[path = "../../src/padded.rs"]
 mod padded;
+#[path = "../../src/pwq.rs"]
+mod pwq;
 #[path = "../../src/state.rs"]
 mod state;
 

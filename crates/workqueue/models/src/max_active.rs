@@ -7,9 +7,9 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
 
-use crate::domain::Domain;
 use crate::list::{Fifo, Linked, Links};
 use crate::model;
+use crate::pwq::PoolWorkqueue;
 use crate::sync::modelled::between_seq_cst;
 
 struct Item {
@@ -24,7 +24,7 @@ impl Linked for Item {
 }
 
 struct Queue {
-    domain: Domain<Item>,
+    pwq: PoolWorkqueue<Item>,
     pool: Fifo<Item>,
     max: u64,
     done: AtomicU64,
@@ -35,7 +35,7 @@ struct Queue {
 impl Queue {
     fn new(max: u64) -> Arc<Queue> {
         Arc::new(Queue {
-            domain: Domain::new(),
+            pwq: PoolWorkqueue::new(),
             pool: Fifo::new(),
             max,
             done: AtomicU64::new(0),
@@ -45,14 +45,14 @@ impl Queue {
     }
 
     fn reserve(&self, wanted: u64) -> u64 {
-        let got = self.domain.reserve(wanted, self.max, || self.done.load(Ordering::SeqCst));
+        let got = self.pwq.reserve(wanted, self.max, || self.done.load(Ordering::SeqCst));
         let active = self.active.fetch_add(got as usize, Relaxed) + got as usize;
         assert!(active <= self.max as usize, "{active} active");
         got
     }
 
     fn activate(&self) {
-        self.domain.activate(
+        self.pwq.activate(
             |wanted| self.reserve(wanted),
             |inactive, most| {
                 let moved = inactive.move_to(&self.pool, most as usize, |_| ()) as u64;
@@ -65,9 +65,9 @@ impl Queue {
     /// As `WqInner::queue`.
     fn queue(&self, number: usize) {
         let item = Arc::new(Item { links: Links::new(), number });
-        if self.domain.may_pass() && self.reserve(1) == 1 {
+        if self.pwq.may_pass() && self.reserve(1) == 1 {
             self.pool.push(item);
-        } else if self.domain.wait(item, number % 2 == 1) {
+        } else if self.pwq.wait(item, number % 2 == 1) {
             self.activate();
         }
     }
@@ -79,7 +79,7 @@ impl Queue {
             self.active.fetch_sub(1, Relaxed);
             self.done.fetch_add(1, Ordering::SeqCst);
             between_seq_cst();
-            if self.domain.has_inactive() {
+            if self.pwq.has_inactive() {
                 self.activate();
             }
         }

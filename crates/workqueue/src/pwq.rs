@@ -1,4 +1,4 @@
-//! `max_active`: how many items of one domain (the kernel's pwq: a queue's part on a CPU, or all of an unbound queue)
+//! `max_active`: how many items of one pwq (the kernel's pwq: a queue's part on a CPU, or all of an unbound queue)
 //! are active, on a list or running, and the items that wait for their turn.
 //!
 //! No counter is touched by both sides for every item. Queueing counts what was ever activated; finishing counts what
@@ -17,7 +17,7 @@ struct Queueing {
     done_seen: AtomicU64,
 }
 
-pub(crate) struct Domain<T: Linked> {
+pub(crate) struct PoolWorkqueue<T: Linked> {
     queueing: Padded<Queueing>,
     /// The items that wait for a place, in order.
     inactive: Padded<Fifo<T>>,
@@ -28,9 +28,9 @@ pub(crate) struct Domain<T: Linked> {
     waiting: Padded<AtomicBool>,
 }
 
-impl<T: Linked> Domain<T> {
-    pub(crate) fn new() -> Domain<T> {
-        Domain {
+impl<T: Linked> PoolWorkqueue<T> {
+    pub(crate) fn new() -> PoolWorkqueue<T> {
+        PoolWorkqueue {
             queueing: Padded(Queueing { activated: AtomicU64::new(0), done_seen: AtomicU64::new(0) }),
             inactive: Padded(Fifo::new()),
             activation: Mutex::new(()),
@@ -84,7 +84,7 @@ impl<T: Linked> Domain<T> {
         self.waiting.0.load(Ordering::SeqCst)
     }
 
-    /// Lets an item wait. True if the caller is to call [`Domain::activate`]: nobody else may notice that there is room.
+    /// Lets an item wait. True if the caller is to call [`PoolWorkqueue::activate`]: nobody else may notice that there is room.
     /// (Of a row of items, the first one's queueing does it. Room that comes later comes from an item that ends, and its
     /// worker looks here.) `tidy` is to be true now and then.
     pub(crate) fn wait(&self, node: Arc<T>, tidy: bool) -> bool {
@@ -99,7 +99,7 @@ impl<T: Linked> Domain<T> {
         first
     }
 
-    /// Moves what waits to a pool's list, as far as there is room. `reserve` calls [`Domain::reserve`] for so many places;
+    /// Moves what waits to a pool's list, as far as there is room. `reserve` calls [`PoolWorkqueue::reserve`] for so many places;
     /// `deliver` moves up to so many items from the list it is given, and returns how many there were.
     pub(crate) fn activate(&self, reserve: impl Fn(u64) -> u64, deliver: impl Fn(&Fifo<T>, u64) -> u64) {
         let _one_at_a_time = lock(&self.activation);
