@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use postread::image::{Image, ImageError, Names};
+use postread::image::{Follow, Image, ImageError, Names};
 use postread_fscrypt::{Keyring, MasterKey, NameKey, dirhash};
 use postread_fsimage::ext4::{DirHash, Options, casefold, casefold_for_hash};
 use postread_io::MemorySource;
@@ -44,10 +44,10 @@ fn names_are_found_as_the_kernel_finds_them() {
             assert_eq!(entry.as_ref().map(|entry| &entry.name), (*verdict == "1").then_some(&made), "{what}");
             // The same by a path, whose own part folds as well; the root does not.
             let path = [b"/d/", &wanted[..]].concat();
-            match image.resolve_spelled(&path) {
-                Ok((inode, spelled)) => {
+            match image.find(&path, Follow::None) {
+                Ok(there) => {
                     assert_eq!(
-                        (Some(inode.ino), spelled),
+                        (Some(there.inode.ino), there.path),
                         (entry.map(|e| e.ino), [b"/d/", &made[..]].concat()),
                         "{what}"
                     );

@@ -44,6 +44,7 @@ mod scan;
 mod stats;
 mod step;
 mod stream;
+mod trusted;
 mod verity_step;
 
 pub use engine::{Engine, EngineConfig};
@@ -57,4 +58,5 @@ pub use reader::FileReader;
 pub use scan::{BadPart, Scan, ScanTotals};
 pub use stats::EngineStats;
 pub use step::{BioMut, Inputs, Step, VerifiedBlock, VerifiedInputs};
+pub use trusted::TrustedDigests;
 pub use verity_step::{LayerError, VerityLayer};

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use clap::Args;
 
 use super::cat_image;
-use crate::exit::{CommandResult, Failure, Outcome};
+use crate::exit::{CommandResult, Failure};
 use crate::image::ImageArgs;
 use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_range};
 use crate::text::{name_for_stderr, output_failed_after};
@@ -33,9 +33,7 @@ pub(crate) fn run(args: &CatArgs) -> CommandResult {
     let (file, outcome, name) = match &args.path {
         Some(path) => {
             args.target.refuse_for_image()?;
-            let file = cat_image::open(&args.target.file, path, &args.image, args.target.digest)?;
-            let (file, name) = file.open(&engine);
-            (file, Outcome::Good, name)
+            cat_image::open(&engine, &args.target.file, path, &args.image, args.target.digest)?
         }
         None if args.image.given() => return Err(Failure::usage("which file of the image? give its PATH")),
         None => {

@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::exit::{CommandResult, Failure};
 use crate::extract::{Counts, Extraction, LeftOut, Settings, ciphertext, from_image, restore};
-use crate::image::{ImageArgs, Trusted, bytes_of, resolve};
+use crate::image::{ImageArgs, bytes_of, load_trusted, resolve};
 use crate::progress::Progress;
 use crate::read_options::{ReadOptions, StatsReport, parse_jobs};
 use crate::report::{ListReport, write_report};
@@ -65,7 +65,14 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
         return save(args, path, &progress);
     }
     let engine = args.read.engine()?;
-    let trusted = Trusted::load(args.digests.as_deref(), None)?;
+    let mut trusted = load_trusted(args.digests.as_deref())?;
+    let image = match (&args.target, &args.from_ciphertext) {
+        (Some(target), None) => Some(args.image.open(target, true)?),
+        _ => None,
+    };
+    if let Some(image) = &image {
+        trusted.follow_links(image);
+    }
     let settings = Settings {
         engine: &engine,
         progress: &progress,
@@ -76,18 +83,17 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
         require_digests: args.require_digests,
         threads: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
     };
-    let (outcome, counts) = match (&args.target, &args.from_ciphertext) {
+    let (outcome, counts) = match (&image, &args.from_ciphertext) {
         (_, Some(saved)) => {
             let secrets = args.image.keys.load()?;
             let keys = secrets.keyring()?;
             let saved = restore::Saved::open(saved, &keys, args.keep_going)?;
             Extraction::open(&settings, None, &args.directory, report(args)?)?.run(|feed| saved.walk(feed))?
         }
-        (Some(target), None) => {
-            let image = args.image.open(target, true)?;
-            let (inode, path) = resolve(&image, path)?;
-            let extraction = Extraction::open(&settings, Some(&image), &args.directory, report(args)?)?;
-            extraction.run(|feed| from_image::walk(feed, &image, inode, &path))?
+        (Some(image), None) => {
+            let found = resolve(image, path, args.image.follow())?;
+            let extraction = Extraction::open(&settings, Some(image), &args.directory, report(args)?)?;
+            extraction.run(|feed| from_image::walk(feed, image, found.inode, &found.path))?
         }
         (None, None) => return Err(Failure::usage("extract what? give a TARGET")),
     };
@@ -149,7 +155,7 @@ fn tell(counts: &Counts, list_given: bool) -> io::Result<()> {
 fn save(args: &ExtractArgs, path: &[u8], progress: &Progress) -> CommandResult {
     let target = args.target.as_deref().ok_or_else(|| Failure::usage("extract what? give a TARGET"))?;
     let image = args.image.open(target, false)?;
-    let (inode, _) = resolve(&image, path)?;
+    let inode = resolve(&image, path, args.image.follow())?.inode;
     if !inode.is_dir() {
         return Err(Failure::usage("--ciphertext takes a directory"));
     }

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use postread::image::{Image, ImageError};
+use postread::image::{Image, ImageError, kind_name};
 use postread_fscrypt::fscrypt_tool::ProtectorSource;
 use postread_fscrypt::{Context, IvScheme, KeyError, KeySpecifier, Policy};
 use postread_fsimage::ext4::{FileType, Inode};
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::inspect_text;
 use crate::exit::{CommandResult, Outcome};
-use crate::image::{ImageArgs, Layer, ToolMetadata, bytes_of, kind_name, look_into, outcome_of, resolve, time_string};
+use crate::image::{ImageArgs, Layer, ToolMetadata, bytes_of, look_into, outcome_of, resolve, time_string};
 use crate::report::{Name, write_report};
 use crate::text::{bytes_for_stderr, complain, output_failed};
 
@@ -154,7 +154,8 @@ pub(crate) fn run(args: &InspectArgs) -> CommandResult {
     }
     let (layers, image) = args.image.open_layers(&args.target, false)?;
     if let Some(path) = &args.path {
-        let (inode, path) = resolve(&image, bytes_of(path))?;
+        let found = resolve(&image, bytes_of(path), args.image.follow())?;
+        let (inode, path) = (found.inode, found.path);
         let mut outcome = Outcome::Good;
         let report = inode_report(&image, &inode, &path, &mut outcome);
         write(args, out, &report, inspect_text::inode)?;

@@ -5,14 +5,14 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use postread::image::{Image, ImageError};
+use postread::image::{Image, ImageError, kind_name};
 use postread_fscrypt::MissingKey;
 use postread_fsimage::ext4::{FileType, Inode};
 use serde::Serialize;
 
 use super::ls_tree::Tree;
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{ImageArgs, bytes_of, kind_name, mode_string, outcome_of, resolve, time_string};
+use crate::image::{ImageArgs, bytes_of, mode_string, outcome_of, resolve, time_string};
 use crate::report::{ListReport, Name};
 use crate::text::{bytes_for_stderr, complain, name_for_stderr, output_failed, write_name};
 
@@ -84,7 +84,8 @@ struct Listing<'a> {
 
 pub(crate) fn run(args: &LsArgs) -> CommandResult {
     let image = args.image.open(&args.target, false)?;
-    let (inode, path) = resolve(&image, args.path.as_deref().map_or(&[][..], bytes_of))?;
+    let found = resolve(&image, args.path.as_deref().map_or(&[][..], bytes_of), args.image.follow())?;
+    let (inode, path) = (found.inode, found.path);
     let stdout: Box<dyn Write> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
     let output = match args.json {
         true => Output::Json(ListReport::begin(stdout, "postread-ls-1").map_err(output_failed)?),

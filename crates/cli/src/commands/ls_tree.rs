@@ -68,7 +68,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::compare_paths;
+    use postread::image::compare_paths;
 
     #[test]
     fn as_sorted_paths() {

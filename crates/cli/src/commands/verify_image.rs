@@ -5,8 +5,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use postread::Engine;
-use postread::image::{Image, ImageError};
+use postread::image::{Found, Image, ImageError, canonical, compare_paths};
+use postread::{Engine, TrustedDigests};
 use postread_fsimage::ext4::{FileType, Inode};
 use postread_io::{BlockStatus, Corruption, CorruptionKind};
 use postread_volume::Magic;
@@ -14,9 +14,7 @@ use serde::Serialize;
 
 use super::verify::VerifyArgs;
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{
-    Trusted, bytes_of, canonical, compare_paths, listed_trouble, locked, look_into, outcome_of, resolve, try_resolve,
-};
+use crate::image::{bytes_of, load_trusted, look_into, outcome_of, resolve};
 use crate::progress::Progress;
 use crate::read_options::StatsReport;
 use crate::report::{ListReport, Name};
@@ -169,7 +167,7 @@ impl Drop for Teller<'_, '_> {
 struct Verify<'a> {
     image: &'a Image,
     engine: &'a Engine,
-    trusted: &'a Trusted,
+    trusted: &'a TrustedDigests,
     /// Whether a file without a trusted digest fails.
     require_digests: bool,
     /// Whether there is a list of digests, be it empty.
@@ -186,20 +184,24 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
         return Err(Failure::usage("--range and --map are for a plain file"));
     }
     let engine = args.read.engine()?;
-    let trusted = Trusted::load(args.digests.as_deref(), args.target.digest)?;
+    let mut trusted = match args.target.digest {
+        Some(digest) => TrustedDigests::only(digest),
+        None => load_trusted(args.digests.as_deref())?,
+    };
     let image = args.image.open(&args.target.file, true)?;
+    trusted.follow_links(&image);
     let (mut roots, mut missing) = (Vec::new(), Vec::new());
     for path in &args.paths {
         let path = bytes_of(path);
-        match try_resolve(&image, path) {
-            Ok(root) => roots.push(root),
-            Err(failure) => missing.push((canonical(path), failure)),
+        match image.find(path, args.image.follow()) {
+            Ok(found) => roots.push(found),
+            Err(error) => missing.push((canonical(path), error.without_path(path))),
         }
     }
     if args.paths.is_empty() {
-        roots.push(resolve(&image, b"")?);
+        roots.push(resolve(&image, b"", args.image.follow())?);
     }
-    let one_file = args.paths.len() == 1 && roots.iter().all(|(inode, _)| !inode.is_dir());
+    let one_file = args.paths.len() == 1 && roots.iter().all(|found| !found.inode.is_dir());
     if args.target.digest.is_some() && !one_file {
         return Err(Failure::usage("--digest takes one PATH, a file: for several there is --digests"));
     }
@@ -233,12 +235,12 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
         shared: Mutex::new(shared),
         turned: Condvar::new(),
     };
-    for (path, Failure { outcome, message }) in &missing {
-        verify.error(path, message, *outcome);
+    for (path, error) in &missing {
+        verify.error(path, error, outcome_of(error));
     }
     let threads = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
     let mut jobs = Vec::new();
-    for (inode, path) in roots {
+    for Found { inode, path, .. } in roots {
         verify.root(inode, &path, |job| jobs.push(job));
     }
     jobs.sort_by(|a, b| compare_paths(&a.path, &b.path));
@@ -290,7 +292,7 @@ impl Verify<'_> {
             }
             return;
         }
-        match locked(self.image, &inode) {
+        match self.image.locked(&inode) {
             Ok(None) => {}
             Ok(Some(error)) | Err(error) => return self.error(path, &error, outcome_of(&error)),
         }
@@ -305,7 +307,7 @@ impl Verify<'_> {
                 }
             };
             if inode.is_dir() {
-                match locked(self.image, &inode) {
+                match self.image.locked(&inode) {
                     Ok(None) => {}
                     Ok(Some(error)) | Err(error) => {
                         self.error(&path, &error, outcome_of(&error));
@@ -321,10 +323,10 @@ impl Verify<'_> {
     /// A trusted path that no file was held to must not pass in silence, except a file that was not asked for.
     fn listed_but_not_verified(&self, jobs: &[Job]) {
         let judged: HashSet<&[u8]> = jobs.iter().map(|job| job.path.as_slice()).collect();
-        for path in self.trusted.paths().filter(|path| !judged.contains(path)) {
-            if let Some((what, outcome)) = listed_trouble(self.image, path) {
+        for path in self.trusted.paths().filter(|path| !judged.contains(self.trusted.real_path(path))) {
+            if let Some(error) = self.trusted.trouble(self.image, path) {
                 self.shared().files += 1;
-                self.error(path, &what, outcome);
+                self.error(path, &error, error.kind().into());
             }
         }
     }
@@ -346,23 +348,23 @@ impl Verify<'_> {
             let path = job.path.clone();
             teller.tell(move |shared| {
                 shared.files += 1;
-                shared.error(&path, &error, error.outcome());
+                shared.error(&path, &error, outcome_of(&error));
             });
         }
         self.progress.file_done();
     }
 
-    fn try_file(&self, job: &Job, teller: &mut Teller<'_, '_>) -> Result<(), super::cat_image::PlanError> {
+    fn try_file(&self, job: &Job, teller: &mut Teller<'_, '_>) -> Result<(), ImageError> {
         let trusted = self.trusted.get(&job.path);
         let inode = self.image.fs().inode(job.ino).map_err(ImageError::from)?;
         let Some(verity) = self.image.verity(&inode)? else {
             return match trusted {
-                Some(wanted) => Err(super::cat_image::PlanError::NoVerity(*wanted)),
+                Some(wanted) => Err(ImageError::NoVerity { wanted: Box::new(*wanted) }),
                 None => Ok(()),
             };
         };
         if trusted.is_none() && self.require_digests {
-            return Err(super::cat_image::PlanError::NotListed);
+            return Err(ImageError::NotListed);
         }
         if let Some(trusted) = trusted {
             verity.check_digest(trusted)?;
@@ -435,7 +437,7 @@ impl Verify<'_> {
             if shared.outcome == Outcome::Nothing {
                 complain("no file with fs-verity here");
             }
-        } else if self.list_given && !self.trusted.any() {
+        } else if self.list_given && self.trusted.is_empty() {
             // What was asked for, files held against a list, was not done.
             shared.outcome = shared.outcome.worst(Outcome::Nothing);
             complain("the list of digests is empty: no file was verified against it");
@@ -443,7 +445,7 @@ impl Verify<'_> {
         let (files, good, outcome) = (shared.files, shared.good, shared.outcome);
         if files > 1 && !shared.quiet {
             let own = shared.self_consistent;
-            let trust = match (self.trusted.any(), own) {
+            let trust = match (!self.trusted.is_empty(), own) {
                 (false, _) => "; self-consistent only: no digests were given".to_owned(),
                 (true, 0) => String::new(),
                 (true, own) => format!(": {} verified, {own} self-consistent only", good - own),

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use postread::Plan;
+use postread::image::ImageError;
 use postread_fsimage::ext4::{ExtentKind, Inode};
 use postread_io::BlockStatus;
 use postread_verity::{FileDigest, NoTree, TreeBuilder};
@@ -15,8 +16,8 @@ use rustix::fs::{Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use super::saved_file::{SavedError, SavedFile};
 use super::{Attributes, Extraction, beneath, last_name};
-use crate::commands::cat_image::{PlanError, plan_of};
 use crate::exit::Outcome;
+use crate::image::outcome_of as image_outcome;
 use crate::text::{bytes_for_stderr, complain};
 use crate::verity_target::outcome_of;
 
@@ -66,7 +67,7 @@ enum Trust {
 #[derive(Debug, thiserror::Error)]
 enum JobError {
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(#[from] ImageError),
     #[error("{0}")]
     Output(#[from] io::Error),
     #[error(transparent)]
@@ -83,7 +84,7 @@ enum JobError {
 impl JobError {
     fn outcome(&self) -> Outcome {
         match self {
-            Self::Plan(error) => error.outcome(),
+            Self::Plan(error) => image_outcome(error),
             Self::Output(_) => Outcome::Environment,
             Self::Saved(error) => error.outcome(),
             Self::Size(_) | Self::Hash(_) => Outcome::Usage,
@@ -103,9 +104,9 @@ impl From {
         };
         let image = extraction.image.expect("a file of an image comes with it");
         if trusted.is_none() && inode.is_verity() && extraction.settings.require_digests {
-            return Err(PlanError::NotListed.into());
+            return Err(ImageError::NotListed.into());
         }
-        let plan = plan_of(image, &inode, trusted.as_ref())?;
+        let plan = image.read_plan(&inode, trusted.as_ref())?;
         let trust = match trusted {
             Some(_) => Trust::Verified,
             None if inode.is_verity() => Trust::SelfConsistent,
@@ -116,7 +117,7 @@ impl From {
             data.push(0..inode.size);
         } else {
             for extent in image.fs().extents_from(&inode, 0) {
-                let extent = extent.map_err(|error| PlanError::Image(error.into()))?;
+                let extent = extent.map_err(ImageError::from)?;
                 let range = extent.logical..extent.end().min(inode.size);
                 if extent.kind == ExtentKind::Written && !range.is_empty() {
                     data.push(range);
@@ -173,13 +174,13 @@ impl Extraction<'_> {
         let From::Inode { inode, digest } = &job.from else { return Ok(Some(false)) };
         let Some(wanted) = digest else {
             return match self.settings.require_digests && inode.is_verity() {
-                true => Err(PlanError::NotListed.into()),
+                true => Err(ImageError::NotListed.into()),
                 false => Ok(Some(false)),
             };
         };
         let image = self.image.expect("a file of an image comes with it");
-        let verity = image.verity(inode).map_err(PlanError::from)?.ok_or(PlanError::NoVerity(*wanted))?;
-        verity.check_digest(wanted).map_err(PlanError::from)?;
+        let verity = image.verity(inode)?.ok_or_else(|| ImageError::NoVerity { wanted: Box::new(*wanted) })?;
+        verity.check_digest(wanted)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file: File = rustix::fs::openat(&job.dir, name, flags, Mode::empty()).map_err(io::Error::from)?.into();
         let hash = |error: &dyn std::fmt::Display| JobError::Hash(error.to_string());

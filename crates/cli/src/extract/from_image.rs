@@ -7,7 +7,7 @@ use super::attributes::Attributes;
 use super::directories::{DirId, TOP};
 use super::listed::Listed;
 use super::{At, Feed, file_job, last_name};
-use crate::image::{locked, outcome_of};
+use crate::image::outcome_of;
 
 /// The attributes of an inode; extended ones that can't be read are told.
 fn attributes(feed: &Feed<'_>, image: &Image, inode: &Inode, path: &[u8]) -> Attributes {
@@ -30,7 +30,7 @@ pub(crate) fn walk(feed: &mut Feed<'_>, image: &Image, inode: Inode, path: &[u8]
         }
         return;
     }
-    match locked(image, &inode) {
+    match image.locked(&inode) {
         Ok(None) => {}
         Ok(Some(error)) | Err(error) => return feed.failed(path, &error, outcome_of(&error)),
     }
@@ -78,12 +78,12 @@ fn one(feed: &mut Feed<'_>, image: &Image, inode: Inode, at: At<'_>, whole: Vec<
     let digest = match digest {
         Ok(digest) => digest,
         Err(error) => {
-            feed.failed(path, &error, error.outcome());
+            feed.failed(path, &error, outcome_of(&error));
             return None;
         }
     };
     match inode.file_type {
-        FileType::Directory => match locked(image, &inode) {
+        FileType::Directory => match image.locked(&inode) {
             Ok(None) => return feed.directory(at, attributes),
             Ok(Some(error)) | Err(error) => {
                 feed.failed(path, &error, outcome_of(&error));
@@ -97,7 +97,7 @@ fn one(feed: &mut Feed<'_>, image: &Image, inode: Inode, at: At<'_>, whole: Vec<
         }
         FileType::Symlink => match image.link_target(&inode) {
             Ok(target) if !target.no_key => feed.symlink(at, &target.target, &attributes),
-            Ok(_) => match locked(image, &inode) {
+            Ok(_) => match image.locked(&inode) {
                 Ok(Some(error)) | Err(error) => feed.failed(path, &error, outcome_of(&error)),
                 Ok(None) => {}
             },

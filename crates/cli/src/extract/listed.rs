@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 
-use postread::image::Image;
+use postread::TrustedDigests;
+use postread::image::{Image, ImageError};
 use postread_fsimage::ext4::{FileType, Inode, ROOT_INO};
 use postread_verity::FileDigest;
 
 use super::{Extraction, Feed};
-use crate::commands::cat_image::PlanError;
 use crate::exit::Outcome;
-use crate::image::{Trusted, listed_trouble};
 use crate::text::complain;
 
 /// What is known of the list while the tree is put down.
@@ -37,14 +36,14 @@ impl Listed {
 }
 
 /// Whether a file is the one that has a digest.
-fn check(image: &Image, inode: &Inode, wanted: &FileDigest) -> Result<(), PlanError> {
-    let verity = image.verity(inode)?.ok_or(PlanError::NoVerity(*wanted))?;
-    Ok(verity.check_digest(wanted)?)
+fn check(image: &Image, inode: &Inode, wanted: &FileDigest) -> Result<(), ImageError> {
+    let verity = image.verity(inode)?.ok_or_else(|| ImageError::NoVerity { wanted: Box::new(*wanted) })?;
+    verity.check_digest(wanted)
 }
 
 /// Which listed paths are names of one inode: the name that is met first has to be held to the digests of all. One walk
 /// of the image, as looking each path up would go through its directory once for each.
-fn aliases(image: &Image, trusted: &Trusted) -> Aliases {
+fn aliases(image: &Image, trusted: &TrustedDigests) -> Aliases {
     let mut aliases = Aliases::new();
     for visit in image.walk(ROOT_INO) {
         let Ok(inode) = visit.inode else { continue };
@@ -69,13 +68,13 @@ impl Feed<'_> {
         image: &Image,
         inode: &Inode,
         path: &[u8],
-    ) -> Result<Option<FileDigest>, PlanError> {
+    ) -> Result<Option<FileDigest>, ImageError> {
         let trusted = self.extraction.settings.trusted;
         let own = trusted.get(path).copied();
         if own.is_some() {
             self.listed.met.insert(path.into(), Some(inode.ino));
         }
-        if inode.nlink < 2 || !trusted.any() {
+        if inode.nlink < 2 || trusted.is_empty() {
             return Ok(own);
         }
         let aliases = self.listed.aliases.get_or_insert_with(|| aliases(image, trusted));
@@ -101,7 +100,7 @@ impl Extraction<'_> {
     /// extracted that nothing was.
     pub(super) fn check_list(&self, image: &Image, listed: &Listed) {
         let trusted = self.settings.trusted;
-        if !trusted.any() {
+        if trusted.is_empty() {
             complain("the list of digests is empty: no file was verified against it");
             let mut shared = self.shared();
             shared.outcome = shared.outcome.worst(Outcome::Nothing);
@@ -111,14 +110,14 @@ impl Extraction<'_> {
         for path in trusted.paths() {
             let within = listed.is_within(path);
             applies |= within;
-            match listed.met.get(path) {
+            match listed.met.get(trusted.real_path(path)) {
                 Some(None) => continue,
                 // Those that failed were told.
                 Some(Some(ino)) if self.shared().held.contains_key(ino) => continue,
                 Some(Some(_)) => {}
                 None => {
-                    if let Some((what, outcome)) = listed_trouble(image, path) {
-                        self.failed(path, &what, outcome);
+                    if let Some(error) = trusted.trouble(image, path) {
+                        self.failed(path, &error, error.kind().into());
                         continue;
                     }
                     if !within {

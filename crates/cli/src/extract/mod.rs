@@ -20,8 +20,8 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use postread::Engine;
 use postread::image::Image;
+use postread::{Engine, TrustedDigests};
 use serde::Serialize;
 
 pub(crate) use attributes::LeftOut;
@@ -32,7 +32,6 @@ use file_job::FileJob;
 use listed::Listed;
 
 use crate::exit::{Failure, Outcome};
-use crate::image::Trusted;
 use crate::open_files;
 use crate::progress::Progress;
 use crate::report::{ListReport, Name};
@@ -52,7 +51,7 @@ const OPEN_A_CPU: usize = 4;
 pub(crate) struct Settings<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) progress: &'a Progress,
-    pub(crate) trusted: &'a Trusted,
+    pub(crate) trusted: &'a TrustedDigests,
     pub(crate) privileged: bool,
     pub(crate) keep_going: bool,
     /// Whether there is a list of digests, be it empty.

@@ -46,21 +46,6 @@ pub(crate) fn time_string(time: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// A path without empty names and `.`, beginning with a slash.
-pub(crate) fn canonical(path: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty() && *name != b".") {
-        out.push(b'/');
-        out.extend_from_slice(name);
-    }
-    out
-}
-
-/// The order of paths in which a directory comes before what is in it, and that before its next sibling.
-pub(crate) fn compare_paths(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
-    a.split(|&b| b == b'/').cmp(b.split(|&b| b == b'/'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,11 +57,5 @@ mod tests {
         assert_eq!(text(-1), "1969-12-31T23:59:59Z");
         assert_eq!(text(951_827_696), "2000-02-29T12:34:56Z");
         assert_eq!(text(4_102_444_800), "2100-01-01T00:00:00Z");
-    }
-
-    #[test]
-    fn paths_have_one_form() {
-        assert_eq!(canonical(b"//a/./b/"), b"/a/b");
-        assert_eq!(canonical(b"/"), b"");
     }
 }

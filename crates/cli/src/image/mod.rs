@@ -4,20 +4,19 @@ mod entry;
 mod keys;
 mod layers;
 mod terminal;
-mod trusted;
 mod unlock;
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use postread::image::{Image, ImageError};
+use postread::TrustedDigests;
+use postread::image::{Follow, Found, Image, ImageError, canonical};
 use postread_fsimage::ext4::{FileType, Inode, Options};
 use rustix::fs::OFlags;
 
-pub(crate) use entry::{canonical, compare_paths, mode_string, time_string};
+pub(crate) use entry::{mode_string, time_string};
 pub(crate) use keys::{KeyArgs, Secrets, read_secret};
 pub(crate) use layers::{Layer, Layers, look_into};
-pub(crate) use trusted::{Trusted, listed_trouble};
 pub(crate) use unlock::ToolMetadata;
 
 use crate::exit::{Failure, Outcome};
@@ -35,14 +34,22 @@ pub(crate) struct ImageArgs {
     /// Read metadata with wrong checksums too: what it says may be wrong
     #[arg(long)]
     pub(crate) ignore_checksums: bool,
+    /// Do not follow a symbolic link that is the last name of PATH
+    #[arg(long)]
+    no_follow: bool,
     #[command(flatten)]
     pub(crate) keys: KeyArgs,
 }
 
 impl ImageArgs {
+    /// Which links of a PATH are followed.
+    pub(crate) fn follow(&self) -> Follow {
+        if self.no_follow { Follow::Parents } else { Follow::All }
+    }
+
     /// Whether an option was given that has a meaning for images only.
     pub(crate) fn given(&self) -> bool {
-        self.part.is_some() || self.offset.is_some() || self.ignore_checksums || self.keys.given()
+        self.part.is_some() || self.offset.is_some() || self.ignore_checksums || self.no_follow || self.keys.given()
     }
 
     /// The file system, with the keys that were given. Where a passphrase is wanted and none was given, and `ask`, it
@@ -79,32 +86,19 @@ impl ImageArgs {
     }
 }
 
-/// The inode that `path` names in the image, as an argument gives it, and the path as the image spells it: where case is
-/// folded, names that the user spells otherwise are found, and digests are listed under the image's own.
-pub(crate) fn resolve(image: &Image, path: &[u8]) -> Result<(Inode, Vec<u8>), Failure> {
-    try_resolve(image, path).map_err(|Failure { outcome, message }| {
-        Failure::new(outcome, format!("{}: {message}", crate::text::bytes_for_stderr(&canonical(path))))
+/// What `path`, an argument, leads to in the image.
+pub(crate) fn resolve(image: &Image, path: &[u8], follow: Follow) -> Result<Found, Failure> {
+    image.find(path, follow).map_err(|error| {
+        let name = crate::text::bytes_for_stderr(&canonical(path));
+        Failure::new(outcome_of(&error), format_args!("{name}: {}", error.without_path(path)))
     })
 }
 
-/// The same, with a message that does not name the path.
-pub(crate) fn try_resolve(image: &Image, path: &[u8]) -> Result<(Inode, Vec<u8>), Failure> {
-    image.resolve_spelled(path).map_err(|error| {
-        let outcome = outcome_of(&error);
-        let ImageError::NotFound { path: missing } = &error else { return Failure::new(outcome, error) };
-        // A name that is not there because its directory is locked is a matter of the key.
-        let hint = locked_above(image, missing);
-        let outcome = if hint.is_some() { Outcome::Key } else { outcome };
-        let what = if missing == path { "no such file".into() } else { error.to_string() };
-        Failure::new(outcome, format!("{what}{}", hint.unwrap_or_default()))
-    })
-}
-
-/// What to say where the directory of a name that is not found shows no-key names.
-pub(crate) fn locked_above(image: &Image, path: &[u8]) -> Option<String> {
-    let parent = path.iter().rposition(|&b| b == b'/').map_or(&[][..], |at| &path[..at]);
-    let missing = image.resolve(parent).ok().and_then(|dir| image.names(&dir).ok()?.missing().cloned());
-    missing.map(|missing| format!(" (its directory is locked: {missing})"))
+/// Reads a list of trusted digests; without one there are none.
+pub(crate) fn load_trusted(list: Option<&Path>) -> Result<TrustedDigests, Failure> {
+    let Some(path) = list else { return Ok(TrustedDigests::new()) };
+    let list = std::io::BufReader::new(crate::input_file::open(path)?);
+    TrustedDigests::from_list(list).map_err(|error| error.about(path).into())
 }
 
 /// The exit status for what went wrong within an image.
@@ -112,36 +106,9 @@ pub(crate) fn outcome_of(error: &ImageError) -> Outcome {
     error.kind().into()
 }
 
-/// The key that an encrypted directory lacks, where its names are no-key names.
-pub(crate) fn locked(image: &Image, inode: &Inode) -> Result<Option<ImageError>, ImageError> {
-    let Some(context) = image.context(inode)? else { return Ok(None) };
-    let found = match inode.is_dir() {
-        true => image.names(inode)?.missing().cloned().map_or(Ok(()), Err),
-        false => image.master_key(&context).map(|_| ()),
-    };
-    match found {
-        Ok(()) => Ok(image.key_trouble(inode, &context).map(|error| ImageError::Key { ino: inode.ino, error })),
-        Err(missing) => Ok(Some(ImageError::MissingKey { ino: inode.ino, missing })),
-    }
-}
-
 /// A path in the image as an argument gives it.
 pub(crate) fn bytes_of(path: &std::ffi::OsStr) -> &[u8] {
     std::os::unix::ffi::OsStrExt::as_bytes(path)
-}
-
-/// A kind as reports name it.
-pub(crate) fn kind_name(kind: FileType) -> &'static str {
-    match kind {
-        FileType::Regular => "file",
-        FileType::Directory => "directory",
-        FileType::Symlink => "link",
-        FileType::CharDevice => "character device",
-        FileType::BlockDevice => "block device",
-        FileType::Fifo => "pipe",
-        FileType::Socket => "socket",
-        _ => "unknown",
-    }
 }
 
 /// Reads a whole unencrypted file of the image, at most `limit` bytes.

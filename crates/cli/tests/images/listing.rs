@@ -230,7 +230,7 @@ fn listings_are_sorted_and_links_have_their_targets_size() {
     }
     let slash = postread(dir.path(), &["ls", &image, "/enc/f65537/", "--key", &key]);
     assert_eq!(expect(&slash, 2), "");
-    assert!(stderr(&slash).contains("is no directory"), "{}", stderr(&slash));
+    assert!(stderr(&slash).contains("is not a directory"), "{}", stderr(&slash));
     expect(&postread(dir.path(), &["ls", &image, "/enc/", "--key", &key]), 0);
 }
 
@@ -249,7 +249,7 @@ fn slashes_and_parents_in_paths() {
             expect(&output, 2);
             let told = stderr(&output);
             assert!(
-                told.contains("/enc/f100: inode ") && told.contains(" is no directory"),
+                told.contains("/enc/f100: inode ") && told.contains(" is not a directory"),
                 "{command} {path}: {told}"
             );
         }

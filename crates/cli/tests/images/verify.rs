@@ -190,7 +190,7 @@ fn what_stands_in_the_place_of_a_listed_file_is_no_file() {
         // It is not asked for, and yet it is not what the list says.
         expect(
             &postread(dir.path(), &["verify", &image, "/v/f4097", "--digests=list"]),
-            i32::from(requests[0] != "write evil /v/f4096"),
+            i32::from(!requests[0].starts_with("write evil")),
         );
     }
     // A directory above, and a path that no image has.
@@ -270,7 +270,7 @@ fn the_summary_tells_what_was_held_against_the_list() {
     let output = verify(&["--require-digests"]);
     let text = expect(&output, 1);
     assert!(text.ends_with("3 of 9 files are good\n"), "{text}");
-    assert_eq!(stderr(&output).matches("no digest in the list").count(), 6);
+    assert_eq!(stderr(&output).matches("no digest is given for it").count(), 6);
     let (digest, _) = first[0].split_once(' ').unwrap();
     write(&[&first[..], &[&format!("{digest} /v/none"), &format!("{digest} /v/no/such")]].concat());
     let text = expect(&verify(&[]), 1);

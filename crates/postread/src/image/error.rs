@@ -88,16 +88,33 @@ pub enum ImageError {
         found: Box<FileDigest>,
     },
     /// The path leads nowhere.
-    #[error("no such file: {}", path.escape_ascii())]
+    #[error("no such file{}{}{}", if path.is_empty() { "" } else { ": " }, String::from_utf8_lossy(path), LockedAbove(locked.as_ref()))]
     NotFound {
-        /// The path up to the missing name.
+        /// The path up to the missing name; empty where the caller names it.
         path: Vec<u8>,
+        /// The key that its directory lacks, where its names are no-key names.
+        locked: Option<MissingKey>,
     },
     /// A path with `..` in it.
     #[error("`..` has no meaning in a path within an image, which begins at the image's root: write it without")]
     Parent,
-    /// A path goes through what is no directory, or names what is no regular file.
-    #[error("inode {ino} is no {wanted}")]
+    /// A path goes through more symbolic links than Linux follows.
+    #[error("too many levels of symbolic links")]
+    Loop {
+        /// The path.
+        path: Vec<u8>,
+    },
+    /// A digest is trusted, and nothing in the file says what its blocks must be.
+    #[error("expected digest {wanted}, but the file has no fs-verity")]
+    NoVerity {
+        /// The trusted digest.
+        wanted: Box<FileDigest>,
+    },
+    /// Nothing vouches for the file but itself, and that is not enough.
+    #[error("the file has fs-verity, and no digest is given for it")]
+    NotListed,
+    /// A path goes through what is not a directory, or names what is not a regular file.
+    #[error("inode {ino} is not a {wanted}")]
     WrongKind {
         /// The inode.
         ino: u32,
@@ -135,7 +152,30 @@ impl fmt::Display for TreeError {
     }
 }
 
+/// What follows the message where the directory of a missing name is locked.
+struct LockedAbove<'a>(Option<&'a MissingKey>);
+
+impl fmt::Display for LockedAbove<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(missing) => write!(f, " (its directory is locked: {missing})"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl ImageError {
+    /// The same error for a message that begins with `path`: it is not repeated.
+    #[must_use]
+    pub fn without_path(self, named: &[u8]) -> Self {
+        match self {
+            ImageError::NotFound { path, locked } if path == super::canonical(named) => {
+                ImageError::NotFound { path: Vec::new(), locked }
+            }
+            other => other,
+        }
+    }
+
     /// What it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -149,8 +189,11 @@ impl ImageError {
                 ErrorKind::Corrupt
             }
             ImageError::Digest { .. } | ImageError::Descriptor { .. } | ImageError::Tree { .. } => ErrorKind::Corrupt,
-            ImageError::NotFound { .. } => ErrorKind::NotFound,
-            ImageError::Parent | ImageError::WrongKind { .. } => ErrorKind::InvalidInput,
+            // A name that is not there because its directory is locked is a matter of the key.
+            ImageError::NotFound { locked: Some(_), .. } => ErrorKind::Key,
+            ImageError::NotFound { locked: None, .. } => ErrorKind::NotFound,
+            ImageError::NoVerity { .. } | ImageError::NotListed => ErrorKind::Corrupt,
+            ImageError::Parent | ImageError::WrongKind { .. } | ImageError::Loop { .. } => ErrorKind::InvalidInput,
             ImageError::Ext4(ext4::Error::UnsupportedFeatures(_) | ext4::Error::UnsupportedJournal(_)) => {
                 ErrorKind::Unsupported
             }

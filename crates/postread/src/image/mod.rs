@@ -6,7 +6,10 @@
 mod contents;
 mod decrypt_step;
 mod error;
+mod locked;
 mod names;
+mod path;
+mod protected;
 mod unfit_keys;
 mod verity;
 mod walk;
@@ -14,7 +17,8 @@ mod walk;
 pub use contents::Contents;
 pub use decrypt_step::DecryptStep;
 pub use error::{ImageError, TreeError};
-pub use names::{Entry, LinkTarget, Names};
+pub use names::{Entry, LinkTarget, Names, kind_name};
+pub use path::{Follow, Found, canonical, compare_paths};
 pub use verity::Verity;
 pub use walk::{ImageVisit, ImageWalk};
 
@@ -95,39 +99,6 @@ impl Image {
         }
         let bytes = self.fs.fscrypt_context(inode)?.ok_or(ImageError::NoContext { ino })?;
         Context::parse(&bytes).map(Some).map_err(|error| ImageError::Context { ino, error })
-    }
-
-    /// The inode at `path`, whose names are as [`Image::read_dir`] shows them, in another case where their directory
-    /// folds it; symbolic links are not followed.
-    pub fn resolve(&self, path: &[u8]) -> Result<Inode, ImageError> {
-        self.resolve_spelled(path).map(|(inode, _)| inode)
-    }
-
-    /// The inode at `path`, as [`Image::resolve`] finds it, and its path as the directories spell it: `/` and the names,
-    /// nothing for the root.
-    pub fn resolve_spelled(&self, path: &[u8]) -> Result<(Inode, Vec<u8>), ImageError> {
-        let mut inode = self.fs.root()?;
-        let mut spelled = Vec::new();
-        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
-            if !inode.is_dir() {
-                return Err(ImageError::WrongKind { ino: inode.ino, wanted: "directory" });
-            }
-            if name == b".." {
-                return Err(ImageError::Parent);
-            }
-            spelled.push(b'/');
-            let Some(entry) = self.lookup(&inode, name)? else {
-                spelled.extend_from_slice(name);
-                return Err(ImageError::NotFound { path: spelled });
-            };
-            spelled.extend_from_slice(&entry.name);
-            inode = self.fs.inode(entry.ino)?;
-        }
-        // As for the kernel: what a slash stands behind, or a dot behind that, is a directory.
-        if !inode.is_dir() && (path.ends_with(b"/") || path.ends_with(b"/.")) {
-            return Err(ImageError::WrongKind { ino: inode.ino, wanted: "directory" });
-        }
-        Ok((inode, spelled))
     }
 
     /// The master key that a context names, unless names and link targets decrypt to garbage with it; of several under a

@@ -20,6 +20,20 @@ pub struct Entry {
     pub file_type: Option<FileType>,
 }
 
+/// What reports and messages call a kind of file.
+pub fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "link",
+        FileType::CharDevice => "character device",
+        FileType::BlockDevice => "block device",
+        FileType::Fifo => "pipe",
+        FileType::Socket => "socket",
+        _ => "unknown",
+    }
+}
+
 /// A symbolic link's target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkTarget {

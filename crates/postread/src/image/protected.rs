@@ -1,0 +1,27 @@
+//! The rule for reading a file: verified where it has fs-verity, against the trusted digest where there is one.
+
+use postread_fsimage::ext4::Inode;
+use postread_verity::FileDigest;
+
+use super::{Image, ImageError};
+use crate::plan::Plan;
+
+impl Image {
+    /// The plan for reading a regular file: verified where it has fs-verity, against `trusted` where there is one, else
+    /// against its own descriptor; decrypted where it is encrypted.
+    ///
+    /// # Errors
+    /// Where `trusted` is given, and the file has another digest or no fs-verity.
+    pub fn read_plan(&self, inode: &Inode, trusted: Option<&FileDigest>) -> Result<Plan, ImageError> {
+        match (self.verity(inode)?, trusted) {
+            (Some(verity), trusted) => {
+                if let Some(trusted) = trusted {
+                    verity.check_digest(trusted)?;
+                }
+                Ok(verity.plan()?.0)
+            }
+            (None, Some(trusted)) => Err(ImageError::NoVerity { wanted: Box::new(*trusted) }),
+            (None, None) => Ok(self.contents(inode)?.plan()),
+        }
+    }
+}
