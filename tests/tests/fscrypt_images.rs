@@ -192,7 +192,7 @@ fn digests_are_those_that_the_kernel_measured_and_contents_verify() {
             let inode = image.resolve(path.as_bytes()).unwrap();
             let verity = image.verity(&inode).unwrap().unwrap();
             assert_eq!(verity.digest().to_string(), digest, "{name} {path}");
-            let (plan, _) = verity.plan().unwrap();
+            let (plan, _) = verity.self_consistent().plan().unwrap();
             assert_eq!(read(&engine, plan), read(&engine, image.contents(&inode).unwrap().plan()), "{name} {path}");
             count += 1;
         }
@@ -220,7 +220,7 @@ fn a_flipped_bit_of_an_encrypted_verified_file_is_found() {
             let data = Arc::new(ReadAtSource::new(bytes.clone()));
             let damaged = Image::open(Arc::new(bytes), data, 0, keyring(key), Options::default()).unwrap();
             let inode = damaged.resolve(path).unwrap();
-            let (plan, _) = damaged.verity(&inode).unwrap().unwrap().plan().unwrap();
+            let (plan, _) = damaged.verity(&inode).unwrap().unwrap().self_consistent().plan().unwrap();
             let file = engine(QueuePolicy::Inline).open(plan);
             let mut scan = file.scan(0..65537);
             let bad: Vec<_> = scan.by_ref().collect();

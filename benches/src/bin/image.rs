@@ -294,7 +294,7 @@ fn main() -> ExitCode {
     }
     let (built, sink) = builder.finish().expect("fits");
     let tree = sink.into_bytes(&built.geometry).expect("its tree");
-    let layer = VerityLayer::new(&built.descriptor()).expect("a possible size");
+    let layer = VerityLayer::new(built.descriptor().self_consistent()).expect("a possible size");
     let verified = || -> Plan {
         let len = tree.len() as u64;
         let source = Arc::new(MemorySource::new(tree.clone()));

@@ -51,7 +51,7 @@ fn open(warm: &Warm, pool: &PreadPool, policy: QueuePolicy) -> OpenFile {
     let engine = Engine::new(EngineConfig::new().policy(policy)).expect("engine");
     let data = Arc::new(pool.file(warm.file.try_clone().expect("clone"), PreadOptions::default()));
     let tree = Arc::new(MemorySource::new(warm.tree.clone()));
-    let layer = VerityLayer::new(&warm.descriptor).expect("a possible size");
+    let layer = VerityLayer::new(warm.descriptor.clone().self_consistent()).expect("a possible size");
     let blocks = layer.hash_blocks(Arc::new(Linear::new(tree, 0, warm.tree.len() as u64)), Vec::new());
     let plan = Plan::new(Arc::new(Linear::new(data, 0, SIZE as u64)), SIZE as u64);
     engine.open(layer.protect(plan, blocks).expect("same size"))

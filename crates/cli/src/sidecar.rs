@@ -12,6 +12,7 @@ use postread::{Engine, EngineConfig, Linear, Plan, VerityLayer};
 use postread_io::{BlockStatus, CorruptionKind, ReadAt, ReadAtSource};
 use postread_verity::{
     Descriptor, Digest, FileDigest, MAX_DESCRIPTOR_SIZE, MerkleTreeParams, NoTree, TreeBuilder, TreeGeometry,
+    TrustedDescriptor,
 };
 use serde::Serialize;
 
@@ -40,8 +41,8 @@ pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
 }
 
 /// The descriptor beside a file, if there is one whose file digest is the one wanted.
-pub(crate) fn descriptor(path: &Path, wanted: &FileDigest) -> Option<Descriptor> {
-    any_descriptor(path).filter(|descriptor| descriptor.file_digest() == *wanted)
+pub(crate) fn descriptor(path: &Path, wanted: &FileDigest) -> Option<TrustedDescriptor> {
+    any_descriptor(path)?.trust(wanted).ok()
 }
 
 /// What to say of a descriptor beside a file that has another digest than the one wanted; none where there is none.
@@ -72,7 +73,7 @@ pub(crate) fn bad_ranges(
     path: &Path,
     params: &MerkleTreeParams,
     wanted: &FileDigest,
-    descriptor: Option<&Descriptor>,
+    descriptor: Option<&TrustedDescriptor>,
     mut found: impl FnMut(BadRange),
 ) -> Result<bool, String> {
     let (file, metadata) = open_regular(path).map_err(|error| error.to_string())?;
@@ -88,20 +89,26 @@ pub(crate) fn bad_ranges(
         Some(descriptor) => descriptor.clone(),
         None => vouched_for(&tree, params, size, wanted)?,
     };
-    if descriptor.data_size() < size {
-        let wanted = descriptor.data_size();
+    let data_size = descriptor.data_size();
+    if data_size < size {
+        let wanted = data_size;
         let reason = format!("the file has {size} bytes, the digest is of one of {wanted}");
         found(BadRange { offset: wanted, length: size - wanted, reason });
     }
-    let scanned = scan(file, tree, &descriptor, size, found).map_err(|error| error.to_string())?;
-    if !scanned && descriptor.data_size() == size {
+    let scanned = scan(file, tree, descriptor, size, found).map_err(|error| error.to_string())?;
+    if !scanned && data_size == size {
         return Err("no block is bad: the file changed between two readings".into());
     }
     Ok(true)
 }
 
 /// The descriptor that the tree's root makes, if it has the digest wanted.
-fn vouched_for(tree: &File, params: &MerkleTreeParams, size: u64, wanted: &FileDigest) -> Result<Descriptor, String> {
+fn vouched_for(
+    tree: &File,
+    params: &MerkleTreeParams,
+    size: u64,
+    wanted: &FileDigest,
+) -> Result<TrustedDescriptor, String> {
     let geometry = TreeGeometry::new(params, size).map_err(|error| error.to_string())?;
     if geometry.num_levels() == 0 {
         return Err("the file is one block, so its Merkle tree is empty".into());
@@ -115,15 +122,14 @@ fn vouched_for(tree: &File, params: &MerkleTreeParams, size: u64, wanted: &FileD
     }
     let root = hash(params, &block);
     let descriptor = Descriptor::new(*params, size, root);
-    if descriptor.file_digest() == *wanted {
-        // A tree that was cut still says which blocks beneath its top are good.
-        return Ok(descriptor);
-    }
-    Err(other.unwrap_or(format!(
+    // A tree that was cut still says which blocks beneath its top are good.
+    descriptor.trust(wanted).map_err(|_| {
+        other.unwrap_or(format!(
         "its Merkle tree is not the one of the wanted digest, for a file of {size} bytes with blocks of {} and this salt \
          (or the tree's root block is bad)",
         params.block_size()
-    )))
+    ))
+    })
 }
 
 /// What to say where a tree's length is not the one that the file's tree has; none where it is.
@@ -177,7 +183,7 @@ fn hash(params: &MerkleTreeParams, block: &[u8]) -> Digest {
 fn scan(
     file: File,
     tree: File,
-    descriptor: &Descriptor,
+    descriptor: TrustedDescriptor,
     file_size: u64,
     mut found: impl FnMut(BadRange),
 ) -> Result<bool, Box<dyn std::error::Error>> {

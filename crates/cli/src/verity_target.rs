@@ -9,10 +9,10 @@ use std::sync::Arc;
 use clap::Args;
 use postread::{Engine, Linear, OpenFile, Plan, VerityLayer};
 use postread_io::{MemorySource, PreadConfig, PreadOptions, PreadPool, Source};
-use postread_verity::signature::{Certificate, SignatureError, verify};
+use postread_verity::signature::{Certificate, SignatureError};
 use postread_verity::{
-    Descriptor, Digest, DigestParseError, FileDigest, HashAlg, MAX_DESCRIPTOR_SIZE, MAX_SIGNATURE_SIZE,
-    MerkleTreeParams, TreeBuilder, TreeGeometry, TreeInMemory,
+    Descriptor, Digest, DigestMismatch, DigestParseError, FileDigest, HashAlg, MAX_DESCRIPTOR_SIZE, MAX_SIGNATURE_SIZE,
+    MerkleTreeParams, TreeBuilder, TreeGeometry, TreeInMemory, TrustedDescriptor,
 };
 
 use crate::digest_files::open_regular;
@@ -64,20 +64,10 @@ pub(crate) struct VerityArgs {
     cert: Vec<PathBuf>,
 }
 
-/// What the verdict rests on.
-#[derive(Clone, Debug)]
-pub(crate) enum Trust {
-    /// A digest that the caller gave.
-    Digest,
-    /// A signature under a certificate that the caller gave.
-    Signature { subject: String },
-}
-
 /// A file that is ready to be read, and what to say about it first.
 pub(crate) struct VerityTarget {
     pub(crate) file: OpenFile,
-    pub(crate) descriptor: Descriptor,
-    pub(crate) trust: Trust,
+    pub(crate) trusted: TrustedDescriptor,
     /// What was found wrong before any block was read.
     pub(crate) outcome: Outcome,
 }
@@ -183,7 +173,7 @@ impl VerityArgs {
             Some(descriptor) => descriptor,
             None => Descriptor::new(params, data_size, root_hash(path, &file, &tree, &geometry, params)?),
         };
-        let trust = self.trust(&descriptor)?;
+        let trusted = self.trust(descriptor)?;
 
         let pool = PreadPool::new(PreadConfig::new()).map_err(Failure::environment)?;
         let source: Arc<dyn Source> = Arc::new(pool.file(file, PreadOptions::default()));
@@ -191,11 +181,11 @@ impl VerityArgs {
             TreeFrom::File(_, file) => Arc::new(pool.file(file, PreadOptions::default())),
             TreeFrom::Memory(bytes) => Arc::new(MemorySource::new(bytes)),
         };
-        let layer = VerityLayer::new(&descriptor).map_err(of(path, Outcome::Usage))?;
+        let layer = VerityLayer::new(trusted.clone()).map_err(of(path, Outcome::Usage))?;
         let blocks = layer.hash_blocks(Arc::new(Linear::new(tree_source, 0, geometry.tree_size())), Vec::new());
         let plan = Plan::new(Arc::new(Linear::new(source, 0, data_size)), data_size);
         let plan = layer.protect(plan, blocks).map_err(of(path, Outcome::Usage))?;
-        Ok(VerityTarget { file: engine.open(plan), descriptor, trust, outcome })
+        Ok(VerityTarget { file: engine.open(plan), trusted, outcome })
     }
 
     fn tree(
@@ -250,27 +240,26 @@ impl VerityArgs {
         }
     }
 
-    /// Whether the descriptor is what the caller trusts.
-    fn trust(&self, descriptor: &Descriptor) -> Result<Trust, Failure> {
-        let found = descriptor.file_digest();
-        if let Some(wanted) = &self.digest
-            && *wanted != found
-        {
-            let what = format!(
-                "the digest is {found}, wanted {wanted}: the digest, the top of the tree, the size or the parameters \
-                 are not this file's{}",
-                self.found_beside()
-            );
-            return Err(of(&self.file, Outcome::Integrity)(what));
-        }
-        if self.cert.is_empty() {
-            return Ok(Trust::Digest);
-        }
-        let signature = match (&self.signature, descriptor.signature()) {
-            (Some(path), _) => read_whole(path, MAX_SIGNATURE_SIZE, "a signature")?,
-            (None, Some(signature)) => signature.to_vec(),
-            (None, None) => return Err(Failure::usage("--cert needs --signature or a descriptor that holds one")),
+    /// The descriptor, if it is what the caller trusts.
+    fn trust(&self, descriptor: Descriptor) -> Result<TrustedDescriptor, Failure> {
+        let by_digest = match &self.digest {
+            None => None,
+            Some(expected) => {
+                Some(descriptor.clone().trust(expected).map_err(|DigestMismatch { found, .. }| {
+                    let what = format!(
+                        "the digest is {found}, wanted {expected}: the digest, the top of the tree, the size or the \
+                     parameters are not this file's{}",
+                        self.found_beside()
+                    );
+                    of(&self.file, Outcome::Integrity)(what)
+                })?)
+            }
         };
+        if let Some(trusted) = by_digest
+            && self.cert.is_empty()
+        {
+            return Ok(trusted);
+        }
         let certs = self
             .cert
             .iter()
@@ -279,15 +268,23 @@ impl VerityArgs {
                     .map_err(of(path, Outcome::Usage))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let by = verify(&signature, &found, &certs).map_err(|error| {
+        let signed = match &self.signature {
+            Some(path) => {
+                descriptor.trust_detached_signature(&read_whole(path, MAX_SIGNATURE_SIZE, "a signature")?, &certs)
+            }
+            None => descriptor.trust_signature(&certs),
+        };
+        signed.map_err(|error| {
             let outcome = match error {
+                SignatureError::Missing => {
+                    return Failure::usage("--cert needs --signature or a descriptor that holds one");
+                }
                 SignatureError::Rejected { .. } => Outcome::Integrity,
                 SignatureError::NoCertificate { .. } => Outcome::Key,
                 _ => Outcome::Usage,
             };
             of(&self.file, outcome)(error)
-        })?;
-        Ok(Trust::Signature { subject: by.subject() })
+        })
     }
 }
 

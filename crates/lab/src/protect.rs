@@ -94,7 +94,7 @@ impl ProtectedApp {
 impl Protected {
     fn plan(&self, pool: &PreadPool, cold: Cold) -> Result<Plan, LabError> {
         let engine = |error: &dyn std::fmt::Display| LabError::Engine(error.to_string());
-        let layer = VerityLayer::new(&self.descriptor).map_err(|e| engine(&e))?;
+        let layer = VerityLayer::new(self.descriptor.clone().self_consistent()).map_err(|e| engine(&e))?;
         let geometry = *layer.verifier().geometry();
         let tree = Linear::new(source(&self.tree, pool, cold)?, 0, geometry.tree_size());
         let data = Linear::new(source(&self.data, pool, cold)?, 0, geometry.data_size());

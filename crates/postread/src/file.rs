@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use postread_io::{BlockStatus, Buf, Permit, Priority};
+use postread_verity::TrustedDescriptor;
 
 use crate::block_on::block_on;
 use crate::engine::flight::{Ended, Flight, Launch, Sink};
@@ -404,6 +405,11 @@ impl OpenFile {
     /// True for a file of no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What every byte read is verified against, and why that is trusted; `None` for a file that is not verified.
+    pub fn trusted(&self) -> Option<&TrustedDescriptor> {
+        self.0.plan.trusted()
     }
 
     /// A reader with a read-ahead of its own.

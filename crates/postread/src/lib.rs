@@ -19,7 +19,9 @@
 //!     let len = bytes.len() as u64;
 //!     Arc::new(Linear::new(Arc::new(MemorySource::new(bytes)), 0, len))
 //! };
-//! let layer = VerityLayer::new(&built.descriptor())?;
+//! // A reader has the digest from where it trusts it, and the descriptor from anywhere.
+//! let digest = built.descriptor().file_digest();
+//! let layer = VerityLayer::new(built.descriptor().trust(&digest)?)?;
 //! let blocks = layer.hash_blocks(linear(tree), Vec::new());
 //! let plan = layer.protect(Plan::new(linear(data), 1_000_000), blocks)?;
 //!

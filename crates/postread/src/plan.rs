@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use postread_io::Source;
+use postread_verity::TrustedDescriptor;
 
 use crate::hash_blocks::HashBlocks;
 use crate::step::Step;
@@ -176,12 +177,13 @@ pub struct Plan {
     pub(crate) steps: Vec<PlannedStep>,
     len: u64,
     unit: u32,
+    trusted: Option<Arc<TrustedDescriptor>>,
 }
 
 impl Plan {
     /// A file of `len` bytes that lies where `map` says, without any step.
     pub fn new(map: Arc<dyn Mapping>, len: u64) -> Self {
-        Self { map, steps: Vec::new(), len, unit: 1 }
+        Self { map, steps: Vec::new(), len, unit: 1, trusted: None }
     }
 
     /// Adds a step that needs nothing but the bytes themselves, such as a decryption.
@@ -208,6 +210,17 @@ impl Plan {
             last.inputs = StepInputs::Own;
         }
         self
+    }
+
+    /// Notes what the file is verified against.
+    pub(crate) fn with_trust(mut self, trusted: Arc<TrustedDescriptor>) -> Self {
+        self.trusted = Some(trusted);
+        self
+    }
+
+    /// What the file is verified against, and why that is trusted; `None` for a file that is not verified.
+    pub fn trusted(&self) -> Option<&TrustedDescriptor> {
+        self.trusted.as_deref()
     }
 
     /// Length of the file in bytes.

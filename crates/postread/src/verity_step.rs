@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use postread_io::{BlockStatus, Corruption};
-use postread_verity::{BadBlock, BlockId, Descriptor, EofTail, GeometryError, Mismatch, Scratch, Verifier};
+use postread_verity::{BadBlock, BlockId, EofTail, GeometryError, Mismatch, Scratch, TrustedDescriptor, Verifier};
 
 use crate::hash_blocks::HashBlocks;
 use crate::plan::{Mapping, Plan};
@@ -39,26 +39,41 @@ pub enum LayerError {
 }
 
 /// An fs-verity layer over a plan: what to verify against and how.
+///
+/// It takes a descriptor only with a reason to trust it. Unverified bytes are not what remains when a line is left out:
+///
+/// ```compile_fail,E0308
+/// use postread::VerityLayer;
+/// use postread_verity::{Descriptor, FileDigest};
+///
+/// fn layer(stored: &[u8], digest: &FileDigest) -> Result<VerityLayer, Box<dyn std::error::Error>> {
+///     let descriptor = Descriptor::parse(stored)?;
+///     // The line left out: let descriptor = descriptor.trust(digest)?;
+///     Ok(VerityLayer::new(descriptor)?)
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct VerityLayer {
     verifier: Arc<Verifier>,
+    trusted: Arc<TrustedDescriptor>,
     tail: EofTail,
     cache_bytes: usize,
 }
 
 impl VerityLayer {
-    /// Verifies against a descriptor. What it says is worth as much as the descriptor: compare its file digest with one
-    /// that is trusted first.
+    /// Verifies against a descriptor. The trust in it goes with the plan to the [open file](crate::OpenFile::trusted).
     ///
     /// # Errors
-    /// Where its file size is impossible.
-    pub fn new(descriptor: &Descriptor) -> Result<Self, GeometryError> {
-        Ok(Self::with_verifier(Verifier::from_descriptor(descriptor)?))
+    /// If no tree can cover a file of the descriptor's size.
+    pub fn new(descriptor: TrustedDescriptor) -> Result<Self, GeometryError> {
+        let verifier = Arc::new(Verifier::from_descriptor(&descriptor)?);
+        let trusted = Arc::new(descriptor);
+        Ok(Self { verifier, trusted, tail: EofTail::default(), cache_bytes: DEFAULT_CACHE })
     }
 
-    /// Verifies with a verifier of the caller's own making (another CPU level, say).
-    pub fn with_verifier(verifier: Verifier) -> Self {
-        Self { verifier: Arc::new(verifier), tail: EofTail::default(), cache_bytes: DEFAULT_CACHE }
+    /// What it verifies against, and why that is trusted.
+    pub fn trusted(&self) -> &TrustedDescriptor {
+        &self.trusted
     }
 
     /// What bytes behind the end of the file in its last block must be.
@@ -99,7 +114,7 @@ impl VerityLayer {
             return Err(LayerError::Size { wanted, found: data.len() });
         }
         let step = Arc::new(VerityStep { verifier: self.verifier.clone(), tail: self.tail });
-        Ok(data.verified_step(step, blocks))
+        Ok(data.verified_step(step, blocks).with_trust(self.trusted.clone()))
     }
 }
 

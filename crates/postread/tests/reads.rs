@@ -6,9 +6,9 @@ use std::io::Write;
 use std::sync::Arc;
 
 use common::{Protected, engine, policies, read_all, watchdog};
-use postread::{Engine, EngineConfig, QueuePolicy};
+use postread::{Engine, EngineConfig, Plan, QueuePolicy, VerityLayer};
 use postread_io::{Budget, Placement, PreadConfig, PreadOptions, PreadPool};
-use postread_verity::{HashAlg, MerkleTreeParams};
+use postread_verity::{HashAlg, MerkleTreeParams, Trust};
 
 #[test]
 fn every_policy_and_size() {
@@ -25,6 +25,22 @@ fn every_policy_and_size() {
             }
         });
     }
+}
+
+#[test]
+fn what_was_proved_goes_with_the_file() {
+    let engine = engine(QueuePolicy::Inline);
+    let p = Protected::of_len(10_000);
+    let digest = p.descriptor.file_digest();
+    let trusted = [p.descriptor.clone().trust(&digest).expect("its own"), p.descriptor.clone().self_consistent()];
+    for (descriptor, trust) in trusted.into_iter().zip([Trust::Digest, Trust::SelfConsistent]) {
+        let layer = VerityLayer::new(descriptor).expect("a possible size");
+        let (file, _) = p.open_with(&engine, &layer, common::memory(&p.data), common::memory(&p.tree), Vec::new());
+        let trusted = file.trusted().expect("it is verified");
+        assert_eq!((trusted.trust(), trusted.file_digest()), (&trust, &digest));
+    }
+    let plain = Plan::new(common::linear(common::memory(&p.data), 10_000), 10_000);
+    assert!(engine.open(plain).trusted().is_none());
 }
 
 #[test]

@@ -11,7 +11,9 @@
 //! let (built, tree) = builder.finish()?;
 //! let tree = tree.into_bytes(&built.geometry).expect("it is this file's tree");
 //!
-//! let verifier = Verifier::from_descriptor(&built.descriptor())?;
+//! // A reader has the digest from where it trusts it, and the descriptor from anywhere.
+//! let digest = built.descriptor().file_digest();
+//! let verifier = Verifier::from_descriptor(&built.descriptor().trust(&digest)?)?;
 //! let mut bad = Vec::new();
 //! verifier.verify_hash_run(0, 0, &tree, &[], &mut Scratch::default(), |b| bad.push(b));
 //! verifier.verify_data(0, &data, &[&tree], EofTail::Strict, &mut Scratch::default(), |b| bad.push(b));
@@ -28,6 +30,7 @@ pub mod list;
 mod params;
 pub mod signature;
 mod sink;
+mod trust;
 mod verify;
 
 pub use builder::{BuildError, Part, PartBuilder, PartError, Tree, TreeBuilder};
@@ -40,4 +43,5 @@ pub use params::{
 };
 pub use postread_blockcrypt::hash::HashAlg;
 pub use sink::{NoTree, TreeInMemory, TreeSink};
+pub use trust::{DigestMismatch, Trust, TrustedDescriptor};
 pub use verify::{BadBlock, BlockId, Check, EofTail, Mismatch, Scratch, Verifier};

@@ -7,10 +7,10 @@ use std::fmt;
 
 use postread_blockcrypt::hash::BlockHasher;
 
-use crate::descriptor::Descriptor;
 use crate::digest::{Digest, constant_time_eq};
 use crate::geometry::{GeometryError, TreeGeometry};
 use crate::params::MerkleTreeParams;
+use crate::trust::TrustedDescriptor;
 
 /// What the bytes behind the end of the file, in its last block, must be. The kernel's file systems differ: those that
 /// hash the block as it is on disk refuse other bytes than zeros, those that clear the tail first do not look.
@@ -145,8 +145,11 @@ impl Verifier {
         Ok(Self { params, geometry, root_hash, hasher, zero_block })
     }
 
-    /// The verifier of a descriptor's file.
-    pub fn from_descriptor(descriptor: &Descriptor) -> Result<Self, GeometryError> {
+    /// A verifier of a descriptor's file.
+    ///
+    /// # Errors
+    /// If no tree can cover a file of that size.
+    pub fn from_descriptor(descriptor: &TrustedDescriptor) -> Result<Self, GeometryError> {
         Self::new(*descriptor.params(), descriptor.data_size(), descriptor.root_hash())
     }
 

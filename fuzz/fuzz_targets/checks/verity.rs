@@ -14,7 +14,7 @@ pub(crate) fn descriptor(data: &[u8]) {
     let digest = descriptor.file_digest();
     assert_eq!(FileDigest::from_formatted(&digest.formatted()), Some(digest));
     assert_eq!(digest.to_string().parse(), Ok(digest));
-    if let Ok(verifier) = Verifier::from_descriptor(&descriptor) {
+    if let Ok(verifier) = Verifier::from_descriptor(&descriptor.self_consistent()) {
         let geometry = verifier.geometry();
         let last = geometry.data_blocks().saturating_sub(1);
         assert_eq!(geometry.hash_at_leaf(last).is_some(), geometry.num_levels() > 0);

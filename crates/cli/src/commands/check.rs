@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use postread_verity::list::{self, ListLineError, MAX_LINE, parse_line};
-use postread_verity::{Descriptor, FileDigest, HashAlg, Tree};
+use postread_verity::{FileDigest, HashAlg, Tree, TrustedDescriptor};
 use serde::Serialize;
 
 use crate::digest_files::{FileError, Job, digest_all};
@@ -65,7 +65,7 @@ pub(crate) struct CheckArgs {
 struct Wanted {
     digest: FileDigest,
     /// The descriptor beside the file, if its own digest is the wanted one.
-    descriptor: Option<Descriptor>,
+    descriptor: Option<TrustedDescriptor>,
 }
 
 #[derive(Default)]

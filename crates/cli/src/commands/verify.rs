@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use clap::Args;
 use postread::BadPart;
 use postread_io::{BlockStatus, Corruption, CorruptionKind};
+use postread_verity::Trust;
 use postread_verity::ddrescue::{RangeStatus, RescueMap};
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ use crate::progress::Progress;
 use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_jobs, parse_range};
 use crate::report::{ListReport, Name};
 use crate::text::{escape_controls, output_failed, output_failed_after};
-use crate::verity_target::{Trust, VerityArgs, VerityTarget, outcome_of};
+use crate::verity_target::{VerityArgs, VerityTarget, outcome_of};
 
 /// Scanned in one go; progress is shown in between.
 const STRETCH: u64 = 64 << 20;
@@ -261,14 +262,14 @@ impl Verify<'_> {
     }
 
     fn end(self, target: &VerityTarget, range: Range<u64>, stats: Option<StatsReport>) -> CommandResult {
-        let digest = target.descriptor.file_digest();
+        let digest = target.trusted.file_digest();
         let good = self.outcome == Outcome::Good;
         let outcome = target.outcome.worst(self.outcome);
         match self.output {
             Output::Json(mut report) => {
-                let (trust, signer) = match &target.trust {
-                    Trust::Digest => ("digest", None),
-                    Trust::Signature { subject } => ("signature", Some(subject.clone())),
+                let (trust, signer) = match target.trusted.trust() {
+                    Trust::Signature { signer } => ("signature", Some(signer.clone())),
+                    _ => ("digest", None),
                 };
                 let summary = Summary {
                     name: Name::new(&self.args.target.file),
@@ -288,9 +289,9 @@ impl Verify<'_> {
                 report.push(&Entry::Summary(Box::new(summary))).and_then(|()| report.end())
             }
             Output::Lines(mut out) => {
-                let by = match &target.trust {
-                    Trust::Digest => String::new(),
-                    Trust::Signature { subject } => format!(", signed by {subject}"),
+                let by = match target.trusted.trust() {
+                    Trust::Signature { signer } => format!(", signed by {signer}"),
+                    _ => String::new(),
                 };
                 let part = match self.args.range {
                     Some(_) => format!("bytes {} to {} ", range.start, range.end.saturating_sub(1)),

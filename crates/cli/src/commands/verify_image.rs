@@ -363,13 +363,13 @@ impl Verify<'_> {
                 None => Ok(()),
             };
         };
-        if trusted.is_none() && self.require_digests {
-            return Err(ImageError::NotListed);
-        }
-        if let Some(trusted) = trusted {
-            verity.check_digest(trusted)?;
-        }
-        let digest = verity.digest();
+        let verity = match trusted {
+            Some(digest) => verity.trust(digest)?,
+            None if self.require_digests => return Err(ImageError::NotListed),
+            None => verity.self_consistent(),
+        };
+        let digest = *verity.descriptor().file_digest();
+        let trust = verity.descriptor().trust().clone();
         let file = self.engine.open(verity.plan()?.0);
         let named = Arc::new((job.path.clone(), Name::of_bytes(&job.path)));
         let mut scan = file.scan(0..file.len());
@@ -390,7 +390,7 @@ impl Verify<'_> {
             });
         }
         let (good_bytes, bad_bytes) = (scan.totals().good, scan.totals().bad);
-        let (size, ino, bad_tree, trusted) = (file.len(), job.ino, told.len(), trusted.is_some());
+        let (size, ino, bad_tree, trusted) = (file.len(), job.ino, told.len(), trust.is_verified());
         self.progress.advance(size);
         teller.tell(move |shared| {
             let (path, name) = &*named;

@@ -19,7 +19,7 @@ pub use decrypt_step::DecryptStep;
 pub use error::{ImageError, TreeError};
 pub use names::{Entry, LinkTarget, Names, kind_name};
 pub use path::{Follow, Found, canonical, compare_paths};
-pub use verity::Verity;
+pub use verity::{TrustedVerity, Verity};
 pub use walk::{ImageVisit, ImageWalk};
 
 use std::sync::Arc;

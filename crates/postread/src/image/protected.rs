@@ -15,9 +15,10 @@ impl Image {
     pub fn read_plan(&self, inode: &Inode, trusted: Option<&FileDigest>) -> Result<Plan, ImageError> {
         match (self.verity(inode)?, trusted) {
             (Some(verity), trusted) => {
-                if let Some(trusted) = trusted {
-                    verity.check_digest(trusted)?;
-                }
+                let verity = match trusted {
+                    Some(digest) => verity.trust(digest)?,
+                    None => verity.self_consistent(),
+                };
                 Ok(verity.plan()?.0)
             }
             (None, Some(trusted)) => Err(ImageError::NoVerity { wanted: Box::new(*trusted) }),

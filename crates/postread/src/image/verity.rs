@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use postread_fsimage::ext4::{Inode, VerityLocation};
-use postread_verity::{Descriptor, FileDigest};
+use postread_verity::{Descriptor, DigestMismatch, FileDigest, TreeGeometry, TrustedDescriptor};
 
 use super::contents::Contents;
 use super::{Image, ImageError, TreeError};
@@ -23,8 +23,8 @@ pub struct Verity {
 }
 
 impl Image {
-    /// The fs-verity metadata of a file that has some. What it says is the image's own word: compare
-    /// [`Verity::digest`] with one that is trusted, or verify its signature.
+    /// The fs-verity metadata of a file that has some. What it says is the image's own word until it is
+    /// [trusted](Verity::trust).
     pub fn verity(&self, file: &Inode) -> Result<Option<Verity>, ImageError> {
         if !file.is_verity() {
             return Ok(None);
@@ -61,13 +61,45 @@ impl Verity {
         self.descriptor.file_digest()
     }
 
-    /// Fails where the digest is not the one that the caller trusts.
-    pub fn check_digest(&self, wanted: &FileDigest) -> Result<(), ImageError> {
-        let found = self.digest();
-        if found == *wanted {
-            return Ok(());
-        }
-        Err(ImageError::Digest { ino: self.contents.ino, wanted: Box::new(*wanted), found: Box::new(found) })
+    /// The metadata with the trust in it, if the file digest is `expected`.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn trust(self, expected: &FileDigest) -> Result<TrustedVerity, ImageError> {
+        let Self { descriptor, location, contents } = self;
+        let ino = contents.ino;
+        let descriptor = descriptor
+            .trust(expected)
+            .map_err(|DigestMismatch { expected, found, .. }| ImageError::Digest { ino, wanted: expected, found })?;
+        Ok(TrustedVerity { descriptor, location, contents })
+    }
+
+    /// The metadata taken at its own word: what agrees with it is self-consistent, not verified.
+    pub fn self_consistent(self) -> TrustedVerity {
+        let Self { descriptor, location, contents } = self;
+        TrustedVerity { descriptor: descriptor.self_consistent(), location, contents }
+    }
+
+    /// The plan for reading the Merkle tree as it is stored, decrypted and not verified.
+    pub fn tree_plan(&self) -> Result<Plan, ImageError> {
+        let geometry = TreeGeometry::new(self.descriptor.params(), self.descriptor.data_size())
+            .map_err(|error| ImageError::Tree { ino: self.contents.ino, error: TreeError::Geometry(error) })?;
+        Ok(self.contents.part(self.location.tree_offset, geometry.tree_size()))
+    }
+}
+
+/// The fs-verity metadata of a file with the reason why it is trusted: what it takes to read the file verified.
+#[derive(Clone, Debug)]
+pub struct TrustedVerity {
+    descriptor: TrustedDescriptor,
+    location: VerityLocation,
+    contents: Contents,
+}
+
+impl TrustedVerity {
+    /// The descriptor, and why it is trusted.
+    pub fn descriptor(&self) -> &TrustedDescriptor {
+        &self.descriptor
     }
 
     /// The plan for reading the file verified against its descriptor, and the tree's hash blocks.
@@ -81,7 +113,7 @@ impl Verity {
         options: impl FnOnce(VerityLayer) -> VerityLayer,
     ) -> Result<(Plan, Arc<HashBlocks>), ImageError> {
         let ino = self.contents.ino;
-        let layer = VerityLayer::new(&self.descriptor)
+        let layer = VerityLayer::new(self.descriptor.clone())
             .map_err(|error| ImageError::Tree { ino, error: TreeError::Geometry(error) })?;
         let layer = options(layer);
         let (wanted, found) = (layer.verifier().geometry().tree_size(), self.location.tree_room);
@@ -99,12 +131,5 @@ impl Verity {
             },
         })?;
         Ok((plan, blocks))
-    }
-
-    /// The plan for reading the Merkle tree as it is stored, decrypted and not verified.
-    pub fn tree_plan(&self) -> Result<Plan, ImageError> {
-        let layer = VerityLayer::new(&self.descriptor)
-            .map_err(|error| ImageError::Tree { ino: self.contents.ino, error: TreeError::Geometry(error) })?;
-        Ok(self.contents.part(self.location.tree_offset, layer.verifier().geometry().tree_size()))
     }
 }

@@ -44,7 +44,7 @@ impl Protected {
     }
 
     pub fn layer(&self) -> VerityLayer {
-        VerityLayer::new(&self.descriptor).expect("a possible size")
+        VerityLayer::new(self.descriptor.clone().self_consistent()).expect("a possible size")
     }
 
     /// Opens it over other bytes than its own.

@@ -13,6 +13,9 @@ use crate::digest::FileDigest;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
+    /// The descriptor has no signature.
+    #[error("the file has no built-in signature")]
+    Missing,
     /// Not a PKCS#7 message (`EBADMSG`).
     #[error("malformed signature: {detail}")]
     Malformed {

@@ -49,7 +49,7 @@ fn exhaustive(params: MerkleTreeParams, len: usize) {
     let mut data = noise(len, 4);
     let (built, mut tree) = build(params, &data);
     let block_size = params.block_size();
-    let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+    let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
     assert_eq!(verify_all(&verifier, &data, &tree), []);
 
     for bit in 0..data.len() * 8 {
@@ -111,7 +111,7 @@ proptest! {
         let params = params(if long { HashAlg::Sha512 } else { HashAlg::Sha256 }, 1 << log, &noise(salt, 5));
         let mut data = noise(len, 6);
         let (built, mut tree) = build(params, &data);
-        let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+        let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
         prop_assert_eq!(verify_all(&verifier, &data, &tree), vec![]);
         let wanted = if in_tree && !tree.is_empty() {
             let bit = at.index(tree.len() * 8);

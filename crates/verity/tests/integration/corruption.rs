@@ -18,7 +18,7 @@ fn positions_of_generic_574() {
         let block_size = 1usize << log;
         let data = noise(131_072, 7);
         let (built, tree) = build(params(HashAlg::Sha256, 1 << log, b""), &data);
-        let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+        let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
         let start = built.geometry.level_start(0) as usize * block_size;
         let leaves: Vec<&[u8]> = tree[start..].chunks(block_size).collect();
         for at in [0, 4091, 65_536, 131_067] {
@@ -48,7 +48,7 @@ fn each_block_of_files_of_one_to_four() {
     for blocks in 1..=4 {
         let data = noise(blocks * 4096, 8);
         let (built, tree) = build(params(HashAlg::Sha512, 4096, b"s"), &data);
-        let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+        let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
         let leaves: Vec<&[u8]> = tree.chunks(4096).collect();
         for index in 0..blocks {
             let mut damaged = data.clone();
@@ -65,7 +65,7 @@ fn the_tail_behind_the_end_of_the_file() {
     for len in [1, 5000, 4096 * 130 - 1] {
         let data = noise(len, 9);
         let (built, tree) = build(params(HashAlg::Sha256, 4096, b""), &data);
-        let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+        let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
         let leaves: Vec<&[u8]> = match built.geometry.num_levels() {
             0 => Vec::new(),
             _ => tree[built.geometry.level_start(0) as usize * 4096..].chunks(4096).collect(),
@@ -99,7 +99,7 @@ fn blocks_past_the_end_of_the_file_must_be_zeros() {
     // As with 1024-byte blocks in a 4096-byte page: the file ends in the first of four.
     let data = noise(700, 10);
     let (built, _) = build(params(HashAlg::Sha256, 1024, b""), &data);
-    let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+    let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
     let mut page = data.clone();
     page.resize(4096, 0);
     for tail in [EofTail::Strict, EofTail::Lenient] {
@@ -118,7 +118,7 @@ fn blocks_past_the_end_of_the_file_must_be_zeros() {
 fn an_empty_file_has_only_blocks_past_its_end() {
     let (built, tree) = build(params(HashAlg::Sha256, 4096, b""), b"");
     assert!(tree.is_empty());
-    let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+    let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
     assert_eq!(bad_data(&verifier, 0, &[], &[], EofTail::Strict), []);
     assert_eq!(bad_data(&verifier, 0, &[0; 4096], &[], EofTail::Strict), []);
     assert_eq!(bad_data(&verifier, 0, &[1; 1], &[], EofTail::Lenient).len(), 1);
@@ -130,13 +130,13 @@ fn a_file_that_was_cut_is_short_even_where_it_held_zeros() {
     let mut data = noise(3 * 4096, 11);
     data[2 * 4096 + 100..].fill(0);
     let (built, tree) = build(params(HashAlg::Sha256, 4096, b""), &data);
-    let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+    let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
     let bad = bad_data(&verifier, 0, &data[..2 * 4096 + 100], &[&tree], EofTail::Lenient);
     let mismatch = Mismatch::Short { wanted: 4096, found: 100 };
     assert_eq!(bad, [BadBlock { id: BlockId::Data { index: 2 }, offset: 8192, mismatch }]);
     // In the last, partial block too.
     let (built, tree) = build(params(HashAlg::Sha256, 4096, b""), &data[..3 * 4096 - 50]);
-    let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+    let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
     let bad = bad_data(&verifier, 2, &data[2 * 4096..2 * 4096 + 100], &[&tree], EofTail::Strict);
     let mismatch = Mismatch::Short { wanted: 4046, found: 100 };
     assert_eq!(bad, [BadBlock { id: BlockId::Data { index: 2 }, offset: 8192, mismatch }]);
@@ -147,7 +147,7 @@ fn holes_are_compared_without_hashing() {
     let mut data = noise(300 * 4096 + 5, 12);
     data[4096 * 100..4096 * 200].fill(0);
     let (built, tree) = build(params(HashAlg::Sha256, 4096, b"x"), &data);
-    let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+    let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
     let leaves: Vec<&[u8]> = tree[4096..].chunks(4096).collect();
     let holes = |first: u64, count: u64| {
         let mut bad = Vec::new();
@@ -165,7 +165,7 @@ fn runs_across_hash_blocks() {
     // From the middle of one leaf block to the middle of the third; and hash blocks under their parents.
     let data = noise(400 * 4096, 13);
     let (built, tree) = build(params(HashAlg::Sha256, 4096, b""), &data);
-    let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+    let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
     let leaves: Vec<&[u8]> = tree[4096..].chunks(4096).collect();
     let mut damaged = data[100 * 4096..300 * 4096].to_vec();
     damaged[4096 * 28] ^= 1;
@@ -185,7 +185,7 @@ fn runs_across_hash_blocks() {
 fn blocks_of_many_places_in_one_call() {
     let data = noise(200 * 1024, 14);
     let (built, tree) = build(params(HashAlg::Sha256, 1024, b""), &data);
-    let verifier = Verifier::from_descriptor(&built.descriptor()).unwrap();
+    let verifier = Verifier::from_descriptor(&built.descriptor().self_consistent()).unwrap();
     let geometry = built.geometry;
     let block = |level: usize, index: u64| &tree[(geometry.level_start(level) + index) as usize * 1024..][..1024];
     let mut checks = Vec::new();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use postread_verity::signature::{Certificate, KeyError, SignError, SignatureError, SigningKey, sign, verify};
-use postread_verity::{Descriptor, Digest, FileDigest, HashAlg, MAX_SIGNATURE_SIZE, MerkleTreeParams};
+use postread_verity::{Descriptor, Digest, FileDigest, HashAlg, MAX_SIGNATURE_SIZE, MerkleTreeParams, Trust};
 
 use crate::common::have_tool;
 
@@ -126,6 +126,30 @@ fn the_same_bytes_as_fsverity_sign() {
         assert_eq!(read.signature(), Some(&theirs[..]));
         verify(read.signature().unwrap(), &read.file_digest(), std::slice::from_ref(&signer.cert)).unwrap();
     }
+}
+
+#[test]
+fn a_descriptor_is_trusted_by_its_signature_alone_or_not_at_all() {
+    if !have_tool("openssl", "version", "a_descriptor_is_trusted_by_its_signature_alone_or_not_at_all") {
+        return;
+    }
+    let (signer, stranger) = (Signer::new(P256), Signer::new(P256));
+    let descriptor = crate::common::build(MerkleTreeParams::default(), &[3; 10_000]).0.descriptor();
+    let signature = sign(&descriptor.file_digest(), &signer.key, &signer.cert).unwrap();
+    let signed = descriptor.clone().with_signature(signature.clone()).unwrap();
+    let (certs, strangers) = ([signer.cert.clone()], [stranger.cert.clone()]);
+
+    let by = Trust::Signature { signer: signer.cert.subject() };
+    assert_eq!(*signed.clone().trust_signature(&certs).unwrap().trust(), by);
+    assert_eq!(*descriptor.clone().trust_detached_signature(&signature, &certs).unwrap().trust(), by);
+    let error = signed.trust_signature(&strangers).unwrap_err();
+    assert!(matches!(error, SignatureError::NoCertificate { .. } | SignatureError::Rejected { .. }), "{error}");
+    assert!(descriptor.clone().trust_detached_signature(&signature, &strangers).is_err());
+    assert_eq!(descriptor.clone().trust_signature(&certs), Err(SignatureError::Missing));
+    // The signature of another file.
+    let other = crate::common::build(MerkleTreeParams::default(), &[4; 10_000]).0.descriptor();
+    let error = other.with_signature(signature).unwrap().trust_signature(&certs).unwrap_err();
+    assert!(matches!(error, SignatureError::Rejected { .. }), "{error}");
 }
 
 #[test]
