@@ -260,6 +260,8 @@ impl VerityArgs {
         {
             return Ok(trusted);
         }
+        let detached = self.signature.as_deref().map(|path| read_whole(path, MAX_SIGNATURE_SIZE, "a signature"));
+        let detached = detached.transpose()?;
         let certs = self
             .cert
             .iter()
@@ -268,10 +270,8 @@ impl VerityArgs {
                     .map_err(of(path, Outcome::Usage))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let signed = match &self.signature {
-            Some(path) => {
-                descriptor.trust_detached_signature(&read_whole(path, MAX_SIGNATURE_SIZE, "a signature")?, &certs)
-            }
+        let signed = match &detached {
+            Some(signature) => descriptor.trust_detached_signature(signature, &certs),
             None => descriptor.trust_signature(&certs),
         };
         signed.map_err(|error| {
