@@ -1,6 +1,7 @@
 //! Merkle trees as fs-verity has them: parameters, trees, descriptors, file digests, signatures, verification.
 //!
-//! Pure: bytes in, value or error out; no I/O. Names are the kernel's.
+//! Pure: bytes in, value or error out; no I/O. Names are the kernel's. Block devices have modules of their own:
+//! [`dm_verity`], [`fec`], [`avb`].
 //!
 //! ```
 //! use postread_verity::{Descriptor, EofTail, MerkleTreeParams, Scratch, TreeBuilder, TreeInMemory, Verifier};
@@ -21,10 +22,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod avb;
 mod builder;
 pub mod ddrescue;
 mod descriptor;
 mod digest;
+pub mod dm_verity;
+pub mod fec;
 mod geometry;
 pub mod list;
 mod params;
