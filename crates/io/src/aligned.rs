@@ -1,10 +1,10 @@
-//! Page-aligned memory, zeroed when it is allocated: the only thing beneath [`crate::Buf`] that needs `unsafe`.
+//! Page-aligned memory, zeroed when it is allocated: the only part of [`crate::Buf`] that needs `unsafe`.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// The alignment of every buffer: what `O_DIRECT` asks for on the devices there are.
+/// The alignment of every buffer: enough for `O_DIRECT` on every device in use.
 pub(crate) const ALIGN: usize = 4096;
 
 /// Owned bytes aligned to [`ALIGN`].
@@ -20,10 +20,13 @@ unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
     /// Allocates `len` zero bytes, rounded up to [`ALIGN`] and at least that much.
+    ///
+    /// # Panics
+    /// Where that is more than half the address space, as `Vec` does.
     pub(crate) fn zeroed(len: usize) -> Self {
-        let len = len.max(1).next_multiple_of(ALIGN);
-        let layout = Self::layout(len);
-        // SAFETY: the layout's size is not zero.
+        let Some(len) = len.max(1).checked_next_multiple_of(ALIGN) else { Self::too_large(len) };
+        let Some(layout) = Self::layout(len) else { Self::too_large(len) };
+        // SAFETY: the layout's size is not zero: `len` is a multiple of `ALIGN` and at least one byte.
         let raw = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(raw) else { handle_alloc_error(layout) };
         Self { start, len }
@@ -43,14 +46,23 @@ impl AlignedBytes {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, ALIGN).expect("a buffer is smaller than half the address space")
+    /// None where the size, rounded up to the alignment, exceeds `isize::MAX`.
+    fn layout(len: usize) -> Option<Layout> {
+        Layout::from_size_align(len, ALIGN).ok()
+    }
+
+    #[cold]
+    fn too_large(len: usize) -> ! {
+        panic!("a buffer of {len} bytes does not fit into the address space");
     }
 }
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+        // `zeroed` made this very layout, so it can be made again.
+        if let Some(layout) = Self::layout(self.len) {
+            // SAFETY: allocated in `zeroed` with this very layout.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
+        }
     }
 }

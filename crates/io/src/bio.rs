@@ -23,15 +23,17 @@ pub struct Bio {
     statuses: Statuses,
     unit: u32,
     priority: Priority,
+    begun_ns: u64,
 }
 
 impl Bio {
     /// A read of `buf.len()` bytes at `offset` of a source.
     pub fn new(offset: u64, buf: Buf) -> Self {
-        Self { offset, buf, statuses: Statuses::new(), unit: 4096, priority: Priority::Demand }
+        Self { offset, buf, statuses: Statuses::new(), unit: 4096, priority: Priority::Demand, begun_ns: 0 }
     }
 
-    /// In which units of bytes a source tells good from bad when the whole does not read (4096 until set).
+    /// The unit, in bytes, in which a source separates good bytes from bad ones when the whole does not read (4096 until
+    /// set).
     #[must_use]
     pub fn with_unit(mut self, unit: u32) -> Self {
         self.unit = unit.max(1);
@@ -94,6 +96,19 @@ impl Bio {
     pub fn fail_all(&mut self, status: &BlockStatus) {
         let len = self.buf.len();
         self.statuses.fail(0..len, status);
+    }
+
+    /// Stamps the moment at which its source begins to read it: what lies before is the source's own queue. Only the
+    /// first call counts.
+    pub fn mark_begun(&mut self) {
+        if self.begun_ns == 0 {
+            self.begun_ns = postread_sys::stamp_ns();
+        }
+    }
+
+    /// When its source began to read it, in nanoseconds of [`postread_sys::stamp_ns`]; 0 where the source left no stamp.
+    pub fn begun_ns(&self) -> u64 {
+        self.begun_ns
     }
 
     /// The buffer and the statuses.

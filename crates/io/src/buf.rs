@@ -43,18 +43,18 @@ fn class_of(len: usize) -> Option<usize> {
     (class < CLASSES).then_some(class)
 }
 
-/// How the pool stands.
+/// The state of the pool of buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PoolStats {
+pub struct BufPoolStats {
     /// Buffers that had to be allocated since the process began.
     pub allocated: u64,
-    /// Bytes that wait in the pool for their next use.
+    /// Bytes in the pool that are not in use.
     pub idle_bytes: u64,
 }
 
-/// How the process's pool stands.
-pub fn pool_stats() -> PoolStats {
+/// The state of the process's pool of buffers.
+pub fn buf_pool_stats() -> BufPoolStats {
     let idle = shards()
         .iter()
         .map(|s| {
@@ -62,11 +62,11 @@ pub fn pool_stats() -> PoolStats {
             free.iter().flatten().map(|b| b.len() as u64).sum::<u64>()
         })
         .sum();
-    PoolStats { allocated: TAKEN.load(Ordering::Relaxed), idle_bytes: idle }
+    BufPoolStats { allocated: TAKEN.load(Ordering::Relaxed), idle_bytes: idle }
 }
 
 /// Gives the pool's idle memory back to the allocator.
-pub fn trim_pool() {
+pub fn trim_buf_pool() {
     for s in shards() {
         let old = std::mem::take(&mut *s.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         drop(old);
@@ -75,7 +75,8 @@ pub fn trim_pool() {
 
 /// A buffer: a window of aligned memory that has one owner and returns to the pool when that owner drops it.
 ///
-/// A new buffer's bytes are whatever an earlier use left (zero in fresh memory): a source must fill or fail each one.
+/// A new buffer holds whatever an earlier use left in it (zeros in fresh memory): a source must fill each byte or fail
+/// it.
 pub struct Buf {
     memory: Option<AlignedBytes>,
     start: usize,
@@ -85,6 +86,9 @@ pub struct Buf {
 
 impl Buf {
     /// A buffer of `len` bytes. Not counted in any budget; [`Buf::charge`] attaches a permit.
+    ///
+    /// # Panics
+    /// Where `len` is more than half the address space, as `Vec` does.
     pub fn new(len: usize) -> Self {
         let memory = match class_of(len) {
             Some(class) => {
@@ -103,6 +107,9 @@ impl Buf {
     }
 
     /// A buffer of `len` zero bytes.
+    ///
+    /// # Panics
+    /// As [`Buf::new`].
     pub fn zeroed(len: usize) -> Self {
         let mut buf = Self::new(len);
         buf.fill(0);
@@ -189,6 +196,30 @@ mod tests {
             let buf = Buf::new(len);
             assert_eq!(buf.len(), len);
             assert_eq!(buf.as_ptr() as usize % BUF_ALIGN, 0);
+        }
+        // On one CPU, what was dropped last is what the next buffer of its class gets. No other test uses this class.
+        let cpu = crate::threads::allowed_cpus()[0];
+        let (first, again, smaller) = std::thread::spawn(move || {
+            postread_sys::affinity::set_current(&[cpu].into_iter().collect()).expect("pins");
+            let mut first = Buf::new(2 << 20);
+            first[4096] = 77;
+            let address = first.as_ptr() as usize;
+            drop(first);
+            let again = Buf::new((2 << 20) - 5);
+            (address, again.as_ptr() as usize, again[4096])
+        })
+        .join()
+        .expect("no panic");
+        assert_eq!((first, smaller), (again, 77));
+    }
+
+    /// The allocator is never asked for a size that wrapped around.
+    #[test]
+    fn sizes_beyond_the_address_space_panic() {
+        let half = isize::MAX as usize;
+        for len in [usize::MAX, usize::MAX - 4094, usize::MAX - 4095, half + 1, half, half - 4095] {
+            let made = std::panic::catch_unwind(|| Buf::new(len).len());
+            assert!(made.is_err(), "{len:#x}");
         }
     }
 

@@ -1,14 +1,17 @@
-//! The end of a bio: told exactly once.
+//! The end of a bio: reported exactly once.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use postread_sys::contain;
+
 use crate::bio::Bio;
 
-/// Who is told that a bio has ended.
+/// Receives the end of a bio.
 pub trait BioEnd: Send + Sync {
     /// The bio of `slot` has ended on `cpu`. `bio` is none where the source lost it. Called exactly once a completion,
-    /// on the completing thread, which may be the submitting one before `submit` returns.
+    /// on the completing thread, which may be the submitting one before `submit` returns. A panic in here goes no further:
+    /// the thread that completes bios has others to complete.
     fn end(self: Arc<Self>, slot: u32, bio: Option<Bio>, cpu: u32);
 }
 
@@ -20,7 +23,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// A completion that tells `target` that the bio of `slot` has ended.
+    /// A completion that reports the end of the bio of `slot` to `target`.
     pub fn new(target: Arc<dyn BioEnd>, slot: u32) -> Self {
         Self { target: Some(target), slot }
     }
@@ -32,8 +35,12 @@ impl Completion {
 
     /// Completes the bio on `cpu`.
     pub fn complete(mut self, bio: Bio, cpu: u32) {
+        self.end(Some(bio), cpu);
+    }
+
+    fn end(&mut self, bio: Option<Bio>, cpu: u32) {
         if let Some(target) = self.target.take() {
-            target.end(self.slot, Some(bio), cpu);
+            let _ = contain(|| target.end(self.slot, bio, cpu));
         }
     }
 
@@ -45,8 +52,8 @@ impl Completion {
 
 impl Drop for Completion {
     fn drop(&mut self) {
-        if let Some(target) = self.target.take() {
-            target.end(self.slot, None, crate::current_cpu());
+        if self.target.is_some() {
+            self.end(None, crate::current_cpu());
         }
     }
 }
@@ -89,5 +96,17 @@ mod tests {
         assert_eq!((ends.load(Ordering::Relaxed), lost.load(Ordering::Relaxed)), (1, 0));
         drop(make());
         assert_eq!((ends.load(Ordering::Relaxed), lost.load(Ordering::Relaxed)), (2, 1));
+    }
+
+    #[test]
+    fn a_panic_stays_inside() {
+        Completion::from_fn(|_, _| std::panic::resume_unwind(Box::new(0))).complete_here(Bio::new(0, Buf::new(1)));
+        drop(Completion::from_fn(|_, _| std::panic::resume_unwind(Box::new(0))));
+        // While another panic unwinds, a second one would abort the process.
+        let unwound = contain(|| {
+            let _dropped_on_the_way = Completion::from_fn(|_, _| std::panic::resume_unwind(Box::new(0)));
+            std::panic::resume_unwind(Box::new(1));
+        });
+        assert!(unwound.is_none());
     }
 }

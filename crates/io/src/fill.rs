@@ -2,13 +2,23 @@
 
 use std::io;
 
+use postread_sys::contain;
+
 use crate::bio::Bio;
 use crate::read_at::ReadAt;
 use crate::status::BlockStatus;
 
 /// Fills `bio` from `from`. Bytes past the end are zeroed and fail as short. Where the read fails, the rest is read
-/// again unit by unit, so that only the blocks that really don't read fail.
+/// again unit by unit, so that only the blocks that really don't read fail. Where `from` panics, the whole bio fails as
+/// lost: nobody knows what the buffer holds then.
 pub fn fill_from(bio: &mut Bio, from: &(impl ReadAt + ?Sized)) {
+    bio.mark_begun();
+    if contain(|| fill(bio, from)).is_none() {
+        bio.fail_all(&BlockStatus::Lost);
+    }
+}
+
+fn fill(bio: &mut Bio, from: &(impl ReadAt + ?Sized)) {
     let offset = bio.offset();
     let (done, end) = read_run(bio.buf_mut(), offset, from);
     match end {
@@ -19,7 +29,7 @@ pub fn fill_from(bio: &mut Bio, from: &(impl ReadAt + ?Sized)) {
     }
 }
 
-/// Marks what lies behind `at` as past the source's end.
+/// Marks everything from `at` on as past the end of the source.
 pub(crate) fn short(bio: &mut Bio, at: usize) {
     let len = bio.len();
     bio.buf_mut()[at..].fill(0);
@@ -114,5 +124,28 @@ mod tests {
         let mut bio = Bio::new(u64::MAX - 1, Buf::new(10));
         fill_from(&mut bio, &Holey(10, 0..0));
         assert_eq!(bio.statuses().at(0), &BlockStatus::Short);
+    }
+
+    struct Panics;
+
+    impl ReadAt for Panics {
+        fn len(&self) -> io::Result<u64> {
+            Ok(1000)
+        }
+
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            assert!(offset < 100, "on purpose");
+            let n = buf.len().min(100);
+            buf[..n].fill(1);
+            Ok(n)
+        }
+    }
+
+    #[test]
+    fn a_source_that_panics_loses_the_bio() {
+        let mut bio = Bio::new(0, Buf::new(200)).with_unit(64);
+        fill_from(&mut bio, &Panics);
+        assert_eq!(bio.statuses().bad()[0].range, 0..200);
+        assert_eq!(bio.statuses().at(0), &BlockStatus::Lost);
     }
 }

@@ -1,10 +1,10 @@
-//! Bios that wait for a thread or for room on a ring: demand, and read-ahead behind all of it.
+//! Bios that wait for a thread or for room on a ring: demand first, then read-ahead.
 
 use std::collections::VecDeque;
 
 use crate::bio::Priority;
 
-/// Two queues, of which the second moves when the first is empty.
+/// Two queues; the second moves only while the first is empty.
 pub(crate) struct Lanes<T> {
     demand: VecDeque<(u64, T)>,
     ahead: VecDeque<(u64, T)>,
@@ -32,7 +32,7 @@ impl<T> Lanes<T> {
         remove(&mut self.demand, id).or_else(|| remove(&mut self.ahead, id))
     }
 
-    /// Makes demand of read-ahead. False where it is none, or does not wait any more.
+    /// Turns read-ahead into demand. False where it is not read-ahead, or no longer waits.
     pub(crate) fn raise(&mut self, id: u64) -> bool {
         let item = remove(&mut self.ahead, id);
         item.map(|item| self.demand.push_back((id, item))).is_some()

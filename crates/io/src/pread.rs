@@ -1,4 +1,4 @@
-//! A pool of threads that read with `pread`: a group a CPU, pinned, at normal priority.
+//! A pool of threads that read with `pread`: a group per CPU, pinned, at normal priority.
 //!
 //! A file whose bytes are resident is read on the submitting thread (`preadv2` with `RWF_NOWAIT`), as the kernel's
 //! buffered read does; only what has to wait for the device goes to the pool.
@@ -8,31 +8,32 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use postread_sys::contain;
 use rustix::io::ReadWriteFlags;
 
 use crate::bio::Bio;
 use crate::completion::Completion;
+use crate::completion_cpu::CompletionCpu;
 use crate::direct::DirectFile;
 use crate::fill::{fill_from, short};
+use crate::groups::{Group, Groups};
 use crate::lanes::Lanes;
-use crate::placement::{Picker, Placement};
 use crate::read_at::ReadAt;
 use crate::source::{BioId, Source};
 use crate::status::BlockStatus;
-use crate::threads::{Pinned, allowed_cpus, join_all, spawn_pinned};
 
-/// How a pool is made.
+/// The settings of a pool.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct PreadConfig {
     /// The CPUs to have a group on; empty means all that the process may use.
     pub cpus: Vec<u32>,
-    /// Threads a group; 0 means 4.
+    /// Threads per group; 0 means 4.
     pub threads_per_cpu: usize,
 }
 
 impl PreadConfig {
-    /// All CPUs that the process may use, four threads each.
+    /// All CPUs that the process may use, four threads on each.
     pub fn new() -> Self {
         Self::default()
     }
@@ -44,7 +45,7 @@ impl PreadConfig {
         self
     }
 
-    /// With this many threads a CPU.
+    /// With this many threads per CPU.
     #[must_use]
     pub fn threads(mut self, threads_per_cpu: usize) -> Self {
         self.threads_per_cpu = threads_per_cpu;
@@ -56,9 +57,9 @@ impl PreadConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PreadOptions {
-    /// Which group reads.
-    pub placement: Placement,
-    /// Resident bytes are read on the submitting thread, where the file system can tell.
+    /// The CPU that reads a bio and completes it.
+    pub completion_cpu: CompletionCpu,
+    /// Read resident bytes on the submitting thread, where the file system knows which are.
     pub inline_resident: bool,
     /// What offsets and lengths must be multiples of: 1, or the block size of a file opened with `O_DIRECT`.
     pub align: u32,
@@ -66,7 +67,7 @@ pub struct PreadOptions {
 
 impl Default for PreadOptions {
     fn default() -> Self {
-        Self { placement: Placement::Submitter, inline_resident: true, align: 1 }
+        Self { completion_cpu: CompletionCpu::Submitter, inline_resident: true, align: 1 }
     }
 }
 
@@ -82,25 +83,28 @@ struct Queue {
     stop: bool,
 }
 
-struct Group {
+struct CpuThreads {
     cpu: u32,
     queue: Mutex<Queue>,
     wake: Condvar,
 }
 
-impl Group {
+impl CpuThreads {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl Group for CpuThreads {
     fn run(&self) {
         let mut queue = self.lock();
         loop {
-            if let Some(mut job) = queue.waiting.pop() {
+            if let Some(Job { file, mut bio, done }) = queue.waiting.pop() {
                 drop(queue);
-                fill_from(&mut job.bio, &job.file);
-                job.done.complete(job.bio, self.cpu);
-                drop(job.file);
+                fill_from(&mut bio, &file);
+                done.complete(bio, self.cpu);
+                // It may be the last handle of somebody's source.
+                let _ = contain(|| drop(file));
                 queue = self.lock();
             } else if queue.stop {
                 return;
@@ -109,27 +113,16 @@ impl Group {
             }
         }
     }
-}
 
-struct Inner {
-    groups: Vec<Arc<Group>>,
-    threads: Vec<Pinned>,
-    picker: Picker,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        for group in &self.groups {
-            group.lock().stop = true;
-            group.wake.notify_all();
-        }
-        join_all(&mut self.threads);
+    fn stop(&self) {
+        self.lock().stop = true;
+        self.wake.notify_all();
     }
 }
 
 /// A pool of reading threads. Clones share it; it ends with the last source or handle.
 #[derive(Clone)]
-pub struct PreadPool(Arc<Inner>);
+pub struct PreadPool(Arc<Groups<CpuThreads>>);
 
 impl PreadPool {
     /// Starts the threads.
@@ -137,18 +130,10 @@ impl PreadPool {
     /// # Errors
     /// Where a thread can't be started, or not be pinned to a CPU that was asked for.
     pub fn new(config: PreadConfig) -> io::Result<Self> {
-        let cpus = if config.cpus.is_empty() { allowed_cpus() } else { config.cpus };
-        let per_cpu = if config.threads_per_cpu == 0 { 4 } else { config.threads_per_cpu };
-        let mut inner = Inner { groups: Vec::new(), threads: Vec::new(), picker: Picker::new(cpus.clone()) };
-        for cpu in cpus {
-            let group = Arc::new(Group { cpu, queue: Mutex::default(), wake: Condvar::new() });
-            inner.groups.push(group.clone());
-            for n in 0..per_cpu {
-                let group = group.clone();
-                inner.threads.push(spawn_pinned(format!("pr-io/{cpu}:{n}"), cpu, move || group.run())?);
-            }
-        }
-        Ok(Self(Arc::new(inner)))
+        let threads = if config.threads_per_cpu == 0 { 4 } else { config.threads_per_cpu };
+        let make = |cpu| Ok(CpuThreads { cpu, queue: Mutex::default(), wake: Condvar::new() });
+        let groups = Groups::start(config.cpus, threads, make, |cpu, n| format!("pr-io/{cpu}:{n}"))?;
+        Ok(Self(Arc::new(groups)))
     }
 
     /// A source that reads `file` with this pool.
@@ -160,35 +145,21 @@ impl PreadPool {
         PreadSource { pool: self.clone(), file, resident, options }
     }
 
-    /// A source that reads anything with this pool.
+    /// A source that reads anything with this pool. One that itself waits for bios of this same pool may wait for ever,
+    /// once all threads of a CPU are inside of it.
     pub fn read_at(&self, file: Arc<dyn ReadAt>, options: PreadOptions) -> PreadSource {
         PreadSource { pool: self.clone(), file, resident: None, options }
     }
 
     /// The kernel's ids of the threads.
     pub fn threads(&self) -> Vec<u32> {
-        self.0.threads.iter().map(|t| t.tid).collect()
-    }
-
-    fn enqueue(&self, placement: Placement, file: Arc<dyn ReadAt>, bio: Bio, done: Completion) -> BioId {
-        let (at, id) = self.0.picker.pick(placement);
-        let group = &self.0.groups[at];
-        group.lock().waiting.push(id.0, bio.priority(), Job { file, bio, done });
-        group.wake.notify_one();
-        id
-    }
-
-    fn group_of(&self, id: BioId) -> &Group {
-        &self.0.groups[self.0.picker.group_of(id)]
+        self.0.threads()
     }
 }
 
 impl fmt::Debug for PreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PreadPool")
-            .field("cpus", &self.0.picker.cpus())
-            .field("threads", &self.0.threads.len())
-            .finish()
+        f.debug_tuple("PreadPool").field(&self.0).finish()
     }
 }
 
@@ -247,19 +218,22 @@ impl Source for PreadSource {
             done.complete_here(bio);
             return BioId(0);
         }
-        self.pool.enqueue(self.options.placement, self.file.clone(), bio, done)
+        let (group, id) = self.pool.0.pick(self.options.completion_cpu);
+        group.lock().waiting.push(id.0, bio.priority(), Job { file: self.file.clone(), bio, done });
+        group.wake.notify_one();
+        id
     }
 
     fn cancel(&self, id: BioId) -> bool {
-        let found = self.pool.group_of(id).lock().waiting.remove(id.0);
-        let Some(mut job) = found else { return false };
-        job.bio.fail_all(&BlockStatus::Cancelled);
-        job.done.complete_here(job.bio);
+        let found = self.pool.0.group_of(id).lock().waiting.remove(id.0);
+        let Some(Job { mut bio, done, .. }) = found else { return false };
+        bio.fail_all(&BlockStatus::Cancelled);
+        done.complete_here(bio);
         true
     }
 
     fn raise(&self, id: BioId) -> bool {
-        self.pool.group_of(id).lock().waiting.raise(id.0)
+        self.pool.0.group_of(id).lock().waiting.raise(id.0)
     }
 
     fn completing_threads(&self) -> Vec<u32> {
@@ -272,7 +246,9 @@ mod tests {
     use super::*;
     use crate::bio::Priority;
     use crate::buf::Buf;
+    use crate::threads::allowed_cpus;
     use std::io::Write;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc;
 
     fn read(source: &impl Source, offset: u64, len: usize) -> (Bio, u32) {
@@ -290,7 +266,7 @@ mod tests {
         let pool = PreadPool::new(PreadConfig::new().threads(2)).expect("pool");
         for cpu in allowed_cpus() {
             for inline_resident in [false, true] {
-                let options = PreadOptions { placement: Placement::Cpu(cpu), inline_resident, align: 1 };
+                let options = PreadOptions { completion_cpu: CompletionCpu::Cpu(cpu), inline_resident, align: 1 };
                 let source = pool.file(file.try_clone().expect("clone"), options);
                 let (bio, on) = read(&source, 5000, 70_000);
                 assert!(inline_resident || on == cpu);
@@ -300,6 +276,81 @@ mod tests {
                 assert_eq!(bio.statuses().bad()[0].range, 10_000..20_000);
             }
         }
+    }
+
+    /// Remembers the CPU that read it.
+    struct ReadOn(AtomicU32);
+
+    impl ReadAt for ReadOn {
+        fn len(&self) -> io::Result<u64> {
+            Ok(u64::MAX)
+        }
+
+        fn read_at(&self, buf: &mut [u8], _offset: u64) -> io::Result<usize> {
+            self.0.store(crate::current_cpu(), Ordering::SeqCst);
+            buf.fill(0);
+            Ok(buf.len())
+        }
+    }
+
+    #[test]
+    fn a_bio_is_read_on_the_cpu_that_it_completes_on() {
+        let pool = PreadPool::new(PreadConfig::new().threads(2)).expect("pool");
+        let file = Arc::new(ReadOn(AtomicU32::new(u32::MAX)));
+        let on = |completion_cpu| {
+            let options = PreadOptions { completion_cpu, ..PreadOptions::default() };
+            let (_, told) = read(&pool.read_at(file.clone(), options), 0, 4096);
+            assert_eq!(file.0.load(Ordering::SeqCst), told);
+            told
+        };
+        for cpu in allowed_cpus() {
+            assert_eq!(on(CompletionCpu::Cpu(cpu)), cpu);
+        }
+        let mut seen: Vec<u32> = allowed_cpus().iter().map(|_| on(CompletionCpu::RoundRobin)).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, allowed_cpus(), "each in turn");
+        on(CompletionCpu::Submitter);
+    }
+
+    /// Panics when it is read, and when it is dropped.
+    struct Hostile;
+
+    impl ReadAt for Hostile {
+        fn len(&self) -> io::Result<u64> {
+            Ok(1 << 20)
+        }
+
+        fn read_at(&self, _buf: &mut [u8], _offset: u64) -> io::Result<usize> {
+            std::panic::resume_unwind(Box::new("on purpose"))
+        }
+    }
+
+    impl Drop for Hostile {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("on purpose"))
+        }
+    }
+
+    /// More panics than there are threads: in the source, in its destructor, in the completion.
+    #[test]
+    fn code_of_others_that_panics_ends_no_thread() {
+        let cpu = allowed_cpus()[0];
+        let pool = PreadPool::new(PreadConfig::new().on_cpus([cpu]).threads(2)).expect("pool");
+        let good: Arc<dyn ReadAt> = Arc::new(vec![1u8; 8192]);
+        for _ in 0..5 {
+            let bad = pool.read_at(Arc::new(Hostile), PreadOptions::default());
+            let (tell, told) = mpsc::channel();
+            bad.submit(Bio::new(0, Buf::new(4096)), Completion::from_fn(move |bio, _| tell.send(bio).expect("waits")));
+            // The thread that completes it drops the last handle.
+            let _ = contain(|| drop(bad));
+            let bio = told.recv().expect("completes").expect("not lost");
+            assert_eq!(bio.statuses().at(0), &BlockStatus::Lost);
+            let source = pool.read_at(good.clone(), PreadOptions::default());
+            let done = Completion::from_fn(|_, _| std::panic::resume_unwind(Box::new("on purpose")));
+            source.submit(Bio::new(0, Buf::new(4096)), done);
+        }
+        let (bio, _) = read(&pool.read_at(good, PreadOptions::default()), 0, 8192);
+        assert!(bio.statuses().is_good() && bio.buf().iter().all(|&b| b == 1));
     }
 
     /// Blocks until it is told to go on.

@@ -38,7 +38,7 @@ impl fmt::Debug for HashValue {
     }
 }
 
-/// Which kind of block does not hash to what it should.
+/// The kind of a block that does not have the expected hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CorruptionKind {
@@ -48,7 +48,7 @@ pub enum CorruptionKind {
     Tree,
 }
 
-/// A block that was read and does not hash to the value that it must have.
+/// A block that was read and does not have the expected hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Corruption {
@@ -94,13 +94,13 @@ impl fmt::Display for Corruption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// The bytes could not be had: an I/O error, a source that ended early or never answered.
+    /// The bytes could not be read: an I/O error, a source that ended early or gave no answer.
     Io,
     /// The bytes are not those that were protected.
     Corrupt,
     /// The bytes are there but the key is not.
     MissingKey,
-    /// Nobody wanted them any more.
+    /// Nobody wanted them any longer.
     Cancelled,
 }
 
@@ -119,11 +119,11 @@ pub enum BlockStatus {
     },
     /// The source ends before the block does: the file was truncated.
     Short,
-    /// The source dropped the bio without an answer.
+    /// The source dropped the bio without an answer, or panicked over it.
     Lost,
     /// The reader went away first.
     Cancelled,
-    /// The block, or a hash block above it, does not hash to what it must.
+    /// The block, or a hash block above it, does not have the expected hash.
     Corrupt(Box<Corruption>),
     /// The block is encrypted with a key that was not given.
     MissingKey {
@@ -135,7 +135,7 @@ pub enum BlockStatus {
         /// The step's own words.
         message: Box<str>,
     },
-    /// The block may be good, but something needed to tell (a hash block) could not be had.
+    /// The block may be good, but something that its check needs (a hash block) could not be read.
     Input {
         /// Where the input begins, in bytes into its own file or tree.
         position: u64,
@@ -174,8 +174,8 @@ impl fmt::Display for BlockStatus {
             Self::Good => f.write_str("good"),
             Self::Io { errno: Some(errno), .. } => write!(f, "{}", io::Error::from_raw_os_error(*errno)),
             Self::Io { kind, .. } => write!(f, "{kind}"),
-            Self::Short => f.write_str("the source ends before this block does"),
-            Self::Lost => f.write_str("the source never answered"),
+            Self::Short => f.write_str("the source ends before this block"),
+            Self::Lost => f.write_str("the source gave no answer"),
             Self::Cancelled => f.write_str("cancelled"),
             Self::Corrupt(corruption) => corruption.fmt(f),
             Self::MissingKey { wanted } => write!(f, "the key {wanted} is missing"),

@@ -10,11 +10,13 @@
 
 pub mod affinity;
 mod clock;
+mod contain;
 mod cpuset;
 pub mod filesystem;
 pub mod fsverity;
 pub mod group;
 pub mod hardening;
+pub mod hist;
 pub mod priority;
 pub mod procstat;
 pub mod quota;
@@ -28,6 +30,7 @@ pub mod tracefs;
 
 pub use affinity::{current_cpu, online_cpus};
 pub use clock::monotonic_ns;
+pub use contain::contain;
 pub use cpuset::{CpuListError, CpuSet};
 pub use stamp::stamp_ns;
 pub use thread::{gettid, set_thread_name};

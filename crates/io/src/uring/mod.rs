@@ -1,14 +1,13 @@
-//! Reads through `io_uring`: one ring a CPU, its completions reaped by a thread pinned there, at normal priority.
+//! Reads through `io_uring`: one ring per CPU, its completions reaped by a thread pinned there, at normal priority.
 //!
-//! A ring takes a limited number of bios at once; what is beyond waits in a queue before it, where it can be cancelled
-//! and where demand passes read-ahead.
+//! A ring takes a limited number of bios at once; the rest waits in a queue in front of it, where it can be cancelled and
+//! where demand passes read-ahead.
 
 mod ring;
 
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,16 +15,15 @@ use crate::bio::Bio;
 use crate::completion::Completion;
 use crate::direct::DirectFile;
 use crate::fill::{fill_from, isolate, short};
+use crate::groups::{Group, Groups};
 use crate::lanes::Lanes;
-use crate::placement::Picker;
 use crate::pread::{PreadOptions, read_resident};
 use crate::read_at::ReadAt;
 use crate::source::{BioId, Source};
 use crate::status::BlockStatus;
-use crate::threads::{Pinned, allowed_cpus, join_all, spawn_pinned};
 use ring::{Op, Ring};
 
-/// How rings are made.
+/// The settings of rings.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct UringConfig {
@@ -36,7 +34,7 @@ pub struct UringConfig {
 }
 
 impl UringConfig {
-    /// All CPUs that the process may use, 64 bios each.
+    /// All CPUs that the process may use, 64 bios on each.
     pub fn new() -> Self {
         Self::default()
     }
@@ -62,7 +60,7 @@ struct Queue {
     on_ring: usize,
 }
 
-struct PerCpu {
+struct CpuRing {
     cpu: u32,
     depth: usize,
     ring: Ring,
@@ -70,7 +68,7 @@ struct PerCpu {
     stop: AtomicBool,
 }
 
-impl PerCpu {
+impl CpuRing {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +89,8 @@ impl PerCpu {
         }
     }
 
-    fn put_on_ring(&self, op: Op) {
+    fn put_on_ring(&self, mut op: Op) {
+        op.bio.mark_begun();
         if let Err((op, _)) = self.ring.submit(op) {
             // The ring takes nothing: read here, which at least ends.
             self.ended(*op, -libc::EIO);
@@ -116,18 +115,19 @@ impl PerCpu {
         }
         self.lock().on_ring -= 1;
         let Op { bio, done, .. } = op;
-        // A completion that panics must not take the reaper, and so everybody's bios, with it.
-        let _ = catch_unwind(AssertUnwindSafe(|| done.complete(bio, self.cpu)));
+        done.complete(bio, self.cpu);
     }
+}
 
-    fn reap(&self) {
+impl Group for CpuRing {
+    fn run(&self) {
         let mut ended = Vec::new();
         loop {
             if self.stop.load(Ordering::Acquire) && self.ring.in_flight() == 0 && self.lock().on_ring == 0 {
                 return;
             }
             if self.ring.reap(&mut ended).is_err() {
-                // The kernel lacks something for the moment. What is on the ring still ends, and has to be waited for.
+                // The kernel is short of something for the moment. What is on the ring still ends, and has to be waited for.
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             for (op, result) in ended.drain(..) {
@@ -135,6 +135,11 @@ impl PerCpu {
             }
             self.pump();
         }
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.ring.wake();
     }
 }
 
@@ -144,25 +149,9 @@ fn fill_rest(op: &mut Op, filled: usize) {
     isolate(&mut op.bio, filled, &DirectFile::new(file));
 }
 
-struct Inner {
-    rings: Vec<Arc<PerCpu>>,
-    threads: Vec<Pinned>,
-    picker: Picker,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        for ring in &self.rings {
-            ring.stop.store(true, Ordering::Release);
-            ring.ring.wake();
-        }
-        join_all(&mut self.threads);
-    }
-}
-
-/// Rings, one a CPU. Clones share them; they end with the last source or handle.
+/// Rings, one per CPU. Clones share them; they end with the last source or handle.
 #[derive(Clone)]
-pub struct UringPool(Arc<Inner>);
+pub struct UringPool(Arc<Groups<CpuRing>>);
 
 impl UringPool {
     /// Makes the rings and starts their reapers.
@@ -171,18 +160,13 @@ impl UringPool {
     /// Where the host refuses `io_uring` (old kernels, `io_uring_disabled`, containers' filters): use a
     /// [`PreadPool`](crate::PreadPool) there, or let [`FilePool`](crate::FilePool) choose.
     pub fn new(config: UringConfig) -> io::Result<Self> {
-        let cpus = if config.cpus.is_empty() { allowed_cpus() } else { config.cpus };
         let depth = if config.depth == 0 { 64 } else { config.depth.min(2048) };
-        let mut inner = Inner { rings: Vec::new(), threads: Vec::new(), picker: Picker::new(cpus.clone()) };
-        for cpu in cpus {
+        let make = |cpu| {
             let ring = Ring::new(depth.next_power_of_two() as u32)?;
-            let (queue, stop) = (Mutex::default(), AtomicBool::new(false));
-            let per_cpu = Arc::new(PerCpu { cpu, depth, ring, queue, stop });
-            let reaper = per_cpu.clone();
-            inner.threads.push(spawn_pinned(format!("pr-ring/{cpu}"), cpu, move || reaper.reap())?);
-            inner.rings.push(per_cpu);
-        }
-        Ok(Self(Arc::new(inner)))
+            Ok(CpuRing { cpu, depth, ring, queue: Mutex::default(), stop: AtomicBool::new(false) })
+        };
+        let groups = Groups::start(config.cpus, 1, make, |cpu, _| format!("pr-ring/{cpu}"))?;
+        Ok(Self(Arc::new(groups)))
     }
 
     /// A source that reads `file` through the rings. For a file opened with `O_DIRECT` set `options.align`.
@@ -192,17 +176,13 @@ impl UringPool {
 
     /// The kernel's ids of the reaping threads.
     pub fn threads(&self) -> Vec<u32> {
-        self.0.threads.iter().map(|t| t.tid).collect()
-    }
-
-    fn ring_of(&self, id: BioId) -> &PerCpu {
-        &self.0.rings[self.0.picker.group_of(id)]
+        self.0.threads()
     }
 }
 
 impl fmt::Debug for UringPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UringPool").field("cpus", &self.0.picker.cpus()).finish_non_exhaustive()
+        f.debug_tuple("UringPool").field(&self.0).finish()
     }
 }
 
@@ -242,8 +222,7 @@ impl Source for UringSource {
             done.complete_here(bio);
             return BioId(0);
         }
-        let (at, id) = self.pool.0.picker.pick(self.options.placement);
-        let ring = &self.pool.0.rings[at];
+        let (ring, id) = self.pool.0.pick(self.options.completion_cpu);
         let priority = bio.priority();
         ring.lock().waiting.push(id.0, priority, Op { file: self.file.clone(), bio, done, filled: 0 });
         ring.pump();
@@ -251,7 +230,7 @@ impl Source for UringSource {
     }
 
     fn cancel(&self, id: BioId) -> bool {
-        let found = self.pool.ring_of(id).lock().waiting.remove(id.0);
+        let found = self.pool.0.group_of(id).lock().waiting.remove(id.0);
         let Some(Op { mut bio, done, .. }) = found else { return false };
         bio.fail_all(&BlockStatus::Cancelled);
         done.complete_here(bio);
@@ -259,7 +238,7 @@ impl Source for UringSource {
     }
 
     fn raise(&self, id: BioId) -> bool {
-        self.pool.ring_of(id).lock().waiting.raise(id.0)
+        self.pool.0.group_of(id).lock().waiting.raise(id.0)
     }
 
     fn completing_threads(&self) -> Vec<u32> {

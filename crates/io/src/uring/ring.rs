@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use io_uring::{IoUring, opcode, types};
@@ -15,7 +16,7 @@ use io_uring::{IoUring, opcode, types};
 use crate::bio::Bio;
 use crate::completion::Completion;
 
-/// Tells the reaper to look whether it is to stop.
+/// Makes the reaper check whether it is to stop.
 const WAKE: u64 = u64::MAX;
 
 /// A bio on a ring.
@@ -39,11 +40,13 @@ pub(super) struct Ring {
     uring: IoUring,
     /// Held around every use of the submission queue.
     slots: Mutex<Slots>,
+    /// Somebody looks at the completion queue.
+    reaping: AtomicBool,
 }
 
 impl Ring {
     pub(super) fn new(entries: u32) -> io::Result<Self> {
-        Ok(Self { uring: IoUring::new(entries)?, slots: Mutex::default() })
+        Ok(Self { uring: IoUring::new(entries)?, slots: Mutex::default(), reaping: AtomicBool::new(false) })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Slots> {
@@ -65,6 +68,7 @@ impl Ring {
         let offset = op.bio.offset().saturating_add(op.filled as u64);
         let filled = op.filled;
         let room = &mut op.bio.buf_mut()[filled..];
+        // The kernel is given no more than this slice: a length that does not fit its field is cut.
         let len = u32::try_from(room.len()).unwrap_or(1 << 30);
         let entry = opcode::Read::new(fd, room.as_mut_ptr(), len).offset(offset).build().user_data(at as u64);
         // SAFETY: the buffer's memory is on the heap and does not move with its owner; the owner and the file stay in
@@ -111,7 +115,8 @@ impl Ring {
             Err(error) => return Err(error),
         }
         let mut slots = self.lock();
-        // SAFETY: only the reaper looks at the completion queue.
+        assert!(!self.reaping.swap(true, Ordering::Acquire), "a ring has one reaper");
+        // SAFETY: `reaping` was false, so this view of the completion queue is the only one until it is false again.
         let completions = unsafe { self.uring.completion_shared() };
         for entry in completions {
             if entry.user_data() == WAKE {
@@ -124,6 +129,7 @@ impl Ring {
                 ended.push((op, entry.result()));
             }
         }
+        self.reaping.store(false, Ordering::Release);
         Ok(())
     }
 

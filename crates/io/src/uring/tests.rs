@@ -4,18 +4,24 @@ use std::io::Write;
 use std::sync::mpsc;
 
 use super::*;
-use crate::Placement;
+use crate::threads::allowed_cpus;
+use crate::CompletionCpu;
 use crate::buf::Buf;
 
 fn pool(config: UringConfig) -> Option<UringPool> {
     match UringPool::new(config) {
         Ok(pool) => Some(pool),
         Err(error) if std::env::var_os("POSTREAD_REQUIRE_ALL").is_none() => {
-            println!("SKIP io_uring: the host refuses it: {error}");
+            skipped("io_uring", &format!("the host refuses it: {error}"));
             None
         }
         Err(error) => panic!("io_uring: {error}"),
     }
+}
+
+/// Past the test harness, which keeps what tests print unless they fail.
+fn skipped(what: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIP {what}: {why}");
 }
 
 fn read_many(source: &impl Source, reads: &[(u64, usize)]) -> Vec<(Bio, u32)> {
@@ -41,7 +47,7 @@ fn buffered() {
     let mut file = tempfile::tempfile().expect("temporary file");
     file.write_all(&bytes).expect("written");
     for cpu in allowed_cpus() {
-        let options = PreadOptions { placement: Placement::Cpu(cpu), inline_resident: false, align: 1 };
+        let options = PreadOptions { completion_cpu: CompletionCpu::Cpu(cpu), inline_resident: false, align: 1 };
         let source = pool.file(file.try_clone().expect("clone"), options);
         let reads: Vec<(u64, usize)> = (0..100).map(|n| (n * 9_999, 10_000)).chain([(1_000_000, 1000)]).collect();
         for ((bio, on), (offset, _)) in read_many(&source, &reads).iter().zip(&reads) {
@@ -68,11 +74,11 @@ fn direct() {
     let (file, align) = match crate::open_direct(named.path()) {
         Ok(opened) => opened,
         Err(error) => {
-            println!("SKIP O_DIRECT: the temporary directory has none: {error}");
+            skipped("O_DIRECT", &format!("the temporary directory has none: {error}"));
             return;
         }
     };
-    let options = PreadOptions { placement: Placement::RoundRobin, inline_resident: true, align };
+    let options = PreadOptions { completion_cpu: CompletionCpu::RoundRobin, inline_resident: true, align };
     let preads = crate::PreadPool::new(crate::PreadConfig::new()).expect("threads");
     let rings: Arc<dyn Source> = Arc::new(pool.file(file.try_clone().expect("clone"), options));
     let threads: Arc<dyn Source> = Arc::new(preads.file(file, options));
@@ -88,10 +94,10 @@ fn direct() {
 }
 
 #[test]
-fn errors_are_told() {
+fn errors_are_reported() {
     let Some(pool) = pool(UringConfig::new()) else { return };
     let directory = File::open("/").expect("a directory");
-    let options = PreadOptions { placement: Placement::Submitter, inline_resident: false, align: 1 };
+    let options = PreadOptions { completion_cpu: CompletionCpu::Submitter, inline_resident: false, align: 1 };
     let (bio, _) = read_many(&pool.file(directory, options), &[(0, 10_000)]).remove(0);
     assert!(matches!(bio.statuses().at(9_999), BlockStatus::Io { errno: Some(libc::EISDIR), .. }));
 }

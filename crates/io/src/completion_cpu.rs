@@ -1,23 +1,23 @@
-//! On which CPU a bio is read, and so completes.
+//! The CPU on which a bio is read, and so completes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::source::BioId;
 
-/// Which group reads a bio, and so on which CPU it completes.
+/// The CPU whose group of threads reads a bio, and on which it therefore completes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Placement {
-    /// The submitting CPU's: like a device with a queue a CPU.
+pub enum CompletionCpu {
+    /// The one that submits it: like a device with a queue per CPU.
     #[default]
     Submitter,
     /// Each in turn.
     RoundRobin,
-    /// One CPU's: like a device with a single interrupt.
+    /// Always the same one: like a device with a single interrupt.
     Cpu(u32),
 }
 
-/// One group of several, for each bio anew.
+/// Chooses a group for each bio.
 #[derive(Debug)]
 pub(crate) struct Picker {
     /// The CPU of each group.
@@ -36,18 +36,18 @@ impl Picker {
         &self.cpus
     }
 
-    /// The index of a group, and an id that tells it.
-    pub(crate) fn pick(&self, placement: Placement) -> (usize, BioId) {
+    /// The index of a group, and an id from which it can be found again.
+    pub(crate) fn pick(&self, on: CompletionCpu) -> (usize, BioId) {
         let groups = self.cpus.len();
-        let at = match placement {
-            Placement::RoundRobin => (self.turn.fetch_add(1, Ordering::Relaxed) % groups as u64) as usize,
-            Placement::Submitter => self.on(crate::current_cpu()),
-            Placement::Cpu(cpu) => self.on(cpu),
+        let at = match on {
+            CompletionCpu::RoundRobin => (self.turn.fetch_add(1, Ordering::Relaxed) % groups as u64) as usize,
+            CompletionCpu::Submitter => self.group_on(crate::current_cpu()),
+            CompletionCpu::Cpu(cpu) => self.group_on(cpu),
         };
         (at, BioId(self.next_id.fetch_add(1, Ordering::Relaxed) * groups as u64 + at as u64))
     }
 
-    fn on(&self, cpu: u32) -> usize {
+    fn group_on(&self, cpu: u32) -> usize {
         self.cpus.iter().position(|&c| c == cpu).unwrap_or(cpu as usize % self.cpus.len())
     }
 

@@ -1,4 +1,4 @@
-//! Log-linear histograms of nanoseconds: 16 buckets a power of two, so a bucket is at most 6.3 % wide.
+//! Log-linear histograms of nanoseconds: 16 buckets per power of two, so a bucket is at most 6.3 % wide.
 
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,25 +31,42 @@ fn bounds(bucket: usize) -> (u64, u64) {
     (low, low + (1 << octave))
 }
 
-/// A histogram that many threads count in.
-pub(crate) struct AtomicHist {
+/// A histogram that many threads count in, without a lock.
+pub struct AtomicHist {
     counts: Box<[AtomicU64; BUCKETS]>,
     max: AtomicU64,
 }
 
+impl Default for AtomicHist {
+    fn default() -> AtomicHist {
+        AtomicHist::new()
+    }
+}
+
+impl std::fmt::Debug for AtomicHist {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut hist = Hist::new();
+        self.add_to(&mut hist);
+        hist.fmt(f)
+    }
+}
+
 impl AtomicHist {
-    pub(crate) fn new() -> AtomicHist {
+    /// An empty one.
+    pub fn new() -> AtomicHist {
         AtomicHist { counts: Box::new([const { AtomicU64::new(0) }; BUCKETS]), max: AtomicU64::new(0) }
     }
 
-    pub(crate) fn record(&self, ns: u64) {
+    /// Counts one time.
+    pub fn record(&self, ns: u64) {
         self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
         if ns > self.max.load(Ordering::Relaxed) {
             self.max.fetch_max(ns, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn add_to(&self, sum: &mut Hist) {
+    /// Adds what was counted so far to `sum`.
+    pub fn add_to(&self, sum: &mut Hist) {
         for (to, from) in sum.counts.iter_mut().zip(self.counts.iter()) {
             *to += from.load(Ordering::Relaxed);
         }
@@ -65,12 +82,20 @@ pub struct Hist {
     max: u64,
 }
 
+impl Default for Hist {
+    fn default() -> Hist {
+        Hist::new()
+    }
+}
+
 impl Hist {
-    pub(crate) fn new() -> Hist {
+    /// An empty one.
+    pub fn new() -> Hist {
         Hist { counts: vec![0; BUCKETS], max: 0 }
     }
 
-    pub(crate) fn add_zeros(&mut self, n: u64) {
+    /// Counts `n` times of 0.
+    pub fn add_zeros(&mut self, n: u64) {
         self.counts[0] += n;
     }
 
@@ -104,7 +129,7 @@ impl Hist {
         self.quantile(0.99)
     }
 
-    /// The longest time, in nanoseconds: exact since the queue was made; of a difference of two snapshots, the upper
+    /// The longest time, in nanoseconds: exact since counting began; of a difference of two snapshots, the upper
     /// edge of the highest bucket. `None` when nothing was counted.
     pub fn max(&self) -> Option<u64> {
         let highest = self.counts.iter().rposition(|&n| n > 0)?;

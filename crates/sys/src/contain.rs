@@ -1,0 +1,48 @@
+//! Code of others, kept from unwinding into ours.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs code that somebody else wrote (a closure, a waker, a source, a destructor) and keeps its panic from unwinding
+/// into the caller: none where it panicked.
+///
+/// What a panic's payload does when it is dropped is somebody else's code too, and contained as well. The caller answers
+/// for whatever state `f` shares with it.
+///
+/// ```
+/// use postread_sys::contain;
+///
+/// assert_eq!(contain(|| 42), Some(42));
+/// assert_eq!(contain(|| -> u32 { std::panic::resume_unwind(Box::new("no")) }), None);
+/// ```
+pub fn contain<R>(f: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                // Nothing is gained by a third try.
+                std::mem::forget(again);
+            }
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct PanicsWhenDropped;
+
+    impl Drop for PanicsWhenDropped {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("the payload"));
+        }
+    }
+
+    #[test]
+    fn panics_and_payloads_that_panic_stay_inside() {
+        assert_eq!(contain(|| 1), Some(1));
+        assert_eq!(contain(|| drop(PanicsWhenDropped)), None);
+        assert_eq!(contain(|| -> u8 { std::panic::resume_unwind(Box::new(PanicsWhenDropped)) }), None);
+    }
+}
