@@ -166,8 +166,8 @@ struct Times {
     p99: Option<f64>,
 }
 
-impl From<&postread::Histogram> for Times {
-    fn from(h: &postread::Histogram) -> Self {
+impl From<&postread::Latency> for Times {
+    fn from(h: &postread::Latency) -> Self {
         let us = |q| h.quantile_ns(q).map(|ns| ns as f64 / 1000.0);
         Self { count: h.count(), total: h.total_ns() / 1000, p50: us(0.5), p99: us(0.99) }
     }

@@ -106,6 +106,11 @@ impl Bio {
         }
     }
 
+    /// As [`Bio::mark_begun`], with a stamp that was taken before.
+    pub(crate) fn mark_begun_at(&mut self, ns: u64) {
+        self.begun_ns = ns;
+    }
+
     /// When its source began to read it, in nanoseconds of [`postread_sys::stamp_ns`]; 0 where the source left no stamp.
     pub fn begun_ns(&self) -> u64 {
         self.begun_ns

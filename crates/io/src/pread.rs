@@ -181,7 +181,7 @@ impl fmt::Debug for PreadSource {
 
 /// Reads what is resident. True where the bio is complete, failures included.
 pub(crate) fn read_resident(file: &File, bio: &mut Bio) -> bool {
-    let offset = bio.offset();
+    let (offset, begun) = (bio.offset(), postread_sys::stamp_ns());
     let mut done = 0;
     while done < bio.len() {
         let at = offset.saturating_add(done as u64);
@@ -189,7 +189,7 @@ pub(crate) fn read_resident(file: &File, bio: &mut Bio) -> bool {
         match rustix::io::preadv2(file, &mut [io::IoSliceMut::new(room)], at, ReadWriteFlags::NOWAIT) {
             Ok(0) => {
                 short(bio, done);
-                return true;
+                break;
             }
             Ok(n) => done += n,
             Err(rustix::io::Errno::INTR) => {}
@@ -197,6 +197,7 @@ pub(crate) fn read_resident(file: &File, bio: &mut Bio) -> bool {
             Err(_) => return false,
         }
     }
+    bio.mark_begun_at(begun);
     true
 }
 

@@ -174,7 +174,7 @@ impl fmt::Display for BlockStatus {
             Self::Good => f.write_str("good"),
             Self::Io { errno: Some(errno), .. } => write!(f, "{}", io::Error::from_raw_os_error(*errno)),
             Self::Io { kind, .. } => write!(f, "{kind}"),
-            Self::Short => f.write_str("the source ends before this block"),
+            Self::Short => f.write_str("the source ends before this block does"),
             Self::Lost => f.write_str("the source gave no answer"),
             Self::Cancelled => f.write_str("cancelled"),
             Self::Corrupt(corruption) => corruption.fmt(f),

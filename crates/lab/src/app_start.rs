@@ -280,7 +280,7 @@ impl Totals {
 
     fn measured(&self, stats: &EngineStats, counts: bool, reference: Option<&[f64]>) -> Measured {
         let us = |ns: &[f64]| median(ns) / 1000.0;
-        let quantile = |histogram: &postread::Histogram, q| histogram.quantile_ns(q).map(|ns| ns as f64 / 1000.0);
+        let quantile = |histogram: &postread::Latency, q| histogram.quantile_ns(q).map(|ns| ns as f64 / 1000.0);
         Measured {
             scheduler_latency_us: counts.then(|| us(&self.scheduler_ns)),
             completing_threads_latency_us: counts.then(|| us(&self.completing_ns)),

@@ -24,16 +24,20 @@ impl Wake for Parked {
 }
 
 thread_local! {
-    static PARKED: (Arc<Parked>, Waker) = {
-        let parked = Arc::new(Parked { thread: std::thread::current(), woken: AtomicBool::new(false) });
+    static PARKED: (Arc<Parked>, Waker) = Parked::here();
+}
+
+impl Parked {
+    fn here() -> (Arc<Self>, Waker) {
+        let parked = Arc::new(Self { thread: std::thread::current(), woken: AtomicBool::new(false) });
         (parked.clone(), Waker::from(parked))
-    };
+    }
 }
 
 /// Polls `future` on this thread and parks in between.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    PARKED.with(|(parked, waker)| {
+    let mut wait = |(parked, waker): &(Arc<Parked>, Waker)| {
         let mut cx = Context::from_waker(waker);
         loop {
             parked.woken.store(false, Ordering::Relaxed);
@@ -44,5 +48,10 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
                 std::thread::park();
             }
         }
-    })
+    };
+    match PARKED.try_with(&mut wait) {
+        Ok(output) => output,
+        // A destructor of another thread-local reads, and this one is gone already.
+        Err(_) => wait(&Parked::here()),
+    }
 }

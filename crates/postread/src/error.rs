@@ -211,6 +211,12 @@ impl From<ReadError> for Error {
     }
 }
 
+impl From<ReadError> for io::Error {
+    fn from(error: ReadError) -> Self {
+        Error::from(error).into()
+    }
+}
+
 impl From<EngineError> for Error {
     fn from(error: EngineError) -> Self {
         Error::caused_by(ErrorKind::Io, error)

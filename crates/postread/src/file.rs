@@ -14,12 +14,10 @@ use postread_verity::TrustedDescriptor;
 
 use crate::block_on::block_on;
 use crate::engine::flight::{Ended, Flight, Launch, Sink};
-use crate::engine::{EngineInner, OpenCount};
+use crate::engine::{Engine, EngineInner, OpenCount};
 use crate::error::ReadError;
 use crate::plan::Plan;
-use crate::reader::FileReader;
-use crate::scan::Scan;
-use crate::stream::{Got, Stream, begin, lock};
+use crate::stream::{Begun, Stream, begin, lock};
 
 /// Most bios that one read keeps in flight.
 const MAX_FLIGHTS: usize = 16;
@@ -44,8 +42,12 @@ impl Handle {
         self.flight.as_ref().is_none_or(|f| f.is_done())
     }
 
+    /// The reader has come to this bio, which was read ahead of it.
     pub(crate) fn raise(&self) {
         if let Some(flight) = &self.flight {
+            if self.engine.core.config.measure {
+                flight.wanted();
+            }
             flight.raise();
         }
     }
@@ -62,9 +64,12 @@ impl Handle {
         Poll::Ready(ended)
     }
 
-    /// Waits on this thread.
+    /// Waits on this thread. Inside of a work item this lets another worker of the pool go on: the bio may need it.
     pub(crate) fn wait(mut self) -> Ended {
-        block_on(std::future::poll_fn(|cx| self.poll(cx)))
+        if self.is_done() {
+            return block_on(std::future::poll_fn(|cx| self.poll(cx)));
+        }
+        postread_workqueue::blocking(|| block_on(std::future::poll_fn(|cx| self.poll(cx))))
     }
 }
 
@@ -90,7 +95,7 @@ impl FileInner {
     /// multiple of the largest bio lies.
     pub(crate) fn bio_range(&self, offset: u64, end: u64) -> Range<u64> {
         let unit = self.unit();
-        let max = (self.engine.config.max_bio as u64).max(unit);
+        let max = (self.engine.core.config.max_bio as u64).max(unit);
         let start = offset - offset % unit;
         let end = end.clamp(offset.saturating_add(1), self.len().max(offset.saturating_add(1)));
         let limit = (start - start % max).saturating_add(max);
@@ -101,7 +106,7 @@ impl FileInner {
     /// Starts a demand bio that begins with the unit of `offset` and reaches for `end`, if the budget has room for it.
     pub(crate) fn try_start(self: &Arc<Self>, offset: u64, end: u64, tree_ahead: u64) -> Option<Handle> {
         let range = self.bio_range(offset, end);
-        let permit = self.engine.budget.demand(range.end - range.start)?;
+        let permit = self.engine.core.budget.demand(range.end - range.start)?;
         Some(self.launch(range, permit, Priority::Demand, tree_ahead))
     }
 
@@ -112,14 +117,14 @@ impl FileInner {
         }
         let one = self.bio_range(offset, offset.saturating_add(1));
         let range = if self.unit() < 4096 { self.bio_range(offset, end.min(offset.saturating_add(4096))) } else { one };
-        let permit = self.engine.budget.always(range.end - range.start);
+        let permit = self.engine.core.budget.always(range.end - range.start);
         self.launch(range, permit, Priority::Demand, tree_ahead)
     }
 
     /// Starts a read-ahead bio, if the budget has room for it.
     pub(crate) fn start_ahead(self: &Arc<Self>, offset: u64, tree_ahead: u64) -> Option<Handle> {
         let range = self.bio_range(offset, u64::MAX);
-        let permit = self.engine.budget.read_ahead(range.end - range.start)?;
+        let permit = self.engine.core.budget.read_ahead(range.end - range.start)?;
         Some(self.launch(range, permit, Priority::ReadAhead, tree_ahead))
     }
 
@@ -144,31 +149,40 @@ impl FileInner {
         Ok(())
     }
 
-    /// What of an ended bio is good from `offset` on, before `end` and the end of the file.
-    pub(crate) fn good_part(&self, ended: Ended, offset: u64, end: u64) -> Result<Lent, ReadError> {
+    /// What of an ended bio is good from `offset` on, before `end` and the end of the file, and the error that cut it
+    /// short.
+    pub(crate) fn good_part(
+        &self,
+        ended: Ended,
+        offset: u64,
+        end: u64,
+    ) -> Result<(Chunk, Option<ReadError>), ReadError> {
         let Ended { offset: start, mut buf, statuses } = ended;
         let from = (offset - start) as usize;
         let until = buf.len().min(usize::try_from(end.min(self.len()) - start).unwrap_or(usize::MAX));
-        let until = match statuses.first_bad(from..until.max(from + 1)) {
-            None => until,
+        let (until, stopped) = match statuses.first_bad(from..until.max(from + 1)) {
+            None => (until, None),
             Some(bad) if bad.range.start <= from => {
                 return Err(ReadError { offset, status: bad.status.clone() });
             }
-            Some(bad) => bad.range.start,
+            Some(bad) => {
+                let error = ReadError { offset: start + bad.range.start as u64, status: bad.status.clone() };
+                (bad.range.start, Some(error))
+            }
         };
         buf.narrow(from, until.saturating_sub(from));
-        Ok(Lent { offset, buf })
+        Ok((Chunk { offset, buf }, stopped))
     }
 }
 
-/// Bytes that went through all steps, lent to the reader in the very buffer in which they were checked. The buffer goes
-/// back to the pool when this is dropped.
-pub struct Lent {
+/// Bytes of a file that went through all steps, in the very buffer in which they were checked. The buffer goes back to
+/// the pool when this is dropped.
+pub struct Chunk {
     offset: u64,
     buf: Buf,
 }
 
-impl Lent {
+impl Chunk {
     /// Where in the file they begin.
     pub fn offset(&self) -> u64 {
         self.offset
@@ -191,7 +205,7 @@ impl Lent {
     }
 }
 
-impl std::ops::Deref for Lent {
+impl std::ops::Deref for Chunk {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -199,13 +213,13 @@ impl std::ops::Deref for Lent {
     }
 }
 
-impl fmt::Debug for Lent {
+impl fmt::Debug for Chunk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lent({} bytes at {})", self.buf.len(), self.offset)
+        write!(f, "Chunk({} bytes at {})", self.buf.len(), self.offset)
     }
 }
 
-/// The result of a read by range: the good prefix, in one buffer a bio.
+/// The result of a read by range: the good prefix, in one buffer per bio.
 #[derive(Debug, Default)]
 pub struct ReadBytes {
     parts: Parts,
@@ -216,24 +230,24 @@ pub struct ReadBytes {
 enum Parts {
     #[default]
     None,
-    One(Lent),
-    Many(Vec<Lent>),
+    One(Chunk),
+    Many(Vec<Chunk>),
 }
 
 impl ReadBytes {
-    fn push(&mut self, lent: Lent) {
+    fn push(&mut self, chunk: Chunk) {
         self.parts = match std::mem::take(&mut self.parts) {
-            Parts::None => Parts::One(lent),
-            Parts::One(first) => Parts::Many(vec![first, lent]),
+            Parts::None => Parts::One(chunk),
+            Parts::One(first) => Parts::Many(vec![first, chunk]),
             Parts::Many(mut all) => {
-                all.push(lent);
+                all.push(chunk);
                 Parts::Many(all)
             }
         };
     }
 
-    /// The buffers in order, one directly behind the other in the file.
-    pub fn parts(&self) -> &[Lent] {
+    /// The buffers in order; each begins in the file where the one before it ends.
+    pub fn parts(&self) -> &[Chunk] {
         match &self.parts {
             Parts::None => &[],
             Parts::One(one) => std::slice::from_ref(one),
@@ -246,7 +260,7 @@ impl ReadBytes {
         self.parts().iter().map(|p| p.len()).sum()
     }
 
-    /// True at and behind the end of the file.
+    /// True at the end of the file and past it.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -256,7 +270,7 @@ impl ReadBytes {
         self.parts().iter().flat_map(|p| p.iter().copied()).collect()
     }
 
-    /// Why the read stopped before its range was full: none if it is, or the file ended.
+    /// Why the read stopped before its range was full; none where it is full, or ends with the file.
     pub fn stopped(&self) -> Option<&ReadError> {
         self.stopped.as_ref()
     }
@@ -284,20 +298,20 @@ impl ReadFuture {
         read
     }
 
-    /// Gives `lent` out as far as it was asked for; what is left goes back to the stream.
-    fn accept(&mut self, mut lent: Lent) {
+    /// Gives `chunk` out as far as it was asked for; what is left goes back to the stream.
+    fn accept(&mut self, mut chunk: Chunk) {
         let want = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
         if let Some(stream) = &self.stream {
             let mut stream = lock(stream);
-            if want < lent.len() {
-                let head = lent.split_to(want);
-                stream.keep(lent);
-                lent = head;
+            if want < chunk.len() {
+                let head = chunk.split_to(want);
+                stream.keep(chunk);
+                chunk = head;
             }
-            stream.read_to(self.at + lent.len() as u64);
+            stream.read_to(self.at + chunk.len() as u64);
         }
-        self.at += lent.len() as u64;
-        self.bytes.push(lent);
+        self.at += chunk.len() as u64;
+        self.bytes.push(chunk);
     }
 
     fn pump(&mut self) {
@@ -305,11 +319,11 @@ impl ReadFuture {
             // The stream's own read-ahead is what keeps more than one bio in flight.
             while self.flights.is_empty() && self.next < self.end {
                 match begin(&self.file, &stream, self.next, self.end - self.next) {
-                    Got::Rest(lent) => {
-                        self.accept(lent);
+                    Begun::Rest(chunk) => {
+                        self.accept(chunk);
                         self.next = self.at;
                     }
-                    Got::Bio { handle, .. } => {
+                    Begun::Bio { handle, .. } => {
                         self.next = handle.range.end;
                         self.flights.push_back(handle);
                     }
@@ -318,8 +332,8 @@ impl ReadFuture {
             return;
         }
         while self.next < self.end && self.flights.len() < MAX_FLIGHTS {
-            let ahead = if self.end - self.next > self.file.engine.config.max_bio as u64 {
-                self.file.engine.config.tree_read_ahead
+            let ahead = if self.end - self.next > self.file.engine.core.config.max_bio as u64 {
+                self.file.engine.core.config.tree_read_ahead
             } else {
                 0
             };
@@ -357,13 +371,14 @@ impl Future for ReadFuture {
             let part = this.file.good_part(ended, this.at, reach);
             let wanted = bio_end.min(this.end);
             match part {
-                Ok(lent) => {
-                    this.accept(lent);
+                Ok((chunk, stopped)) => {
+                    this.accept(chunk);
                     if this.at >= wanted {
                         continue;
                     }
-                    // The bio has a bad range behind its good prefix; what it is, a read at that offset will tell.
+                    // A good prefix with something bad after it.
                     this.flights.clear();
+                    this.bytes.stopped = stopped;
                     return Poll::Ready(Ok(std::mem::take(&mut this.bytes)));
                 }
                 Err(error) if this.bytes.is_empty() => return Poll::Ready(Err(error)),
@@ -383,9 +398,16 @@ impl fmt::Debug for ReadFuture {
     }
 }
 
+impl Engine {
+    /// Opens a file that is read as `plan` says.
+    pub fn open(&self, plan: Plan) -> OpenFile {
+        OpenFile::new(self.0.clone(), plan)
+    }
+}
+
 /// An open file. Clones share it.
 #[derive(Clone)]
-pub struct OpenFile(Arc<FileInner>);
+pub struct OpenFile(pub(crate) Arc<FileInner>);
 
 impl OpenFile {
     pub(crate) fn from_inner(inner: Arc<FileInner>) -> Self {
@@ -412,15 +434,10 @@ impl OpenFile {
         self.0.plan.trusted()
     }
 
-    /// A reader with a read-ahead of its own.
-    pub fn reader(&self) -> FileReader {
-        FileReader::new(self.0.clone())
-    }
-
-    /// Reads at most `len` bytes at `offset`: fewer at the end of the file, or where a block is bad behind a good
-    /// prefix.
+    /// Reads at most `len` bytes at `offset`: fewer at the end of the file, or where a block after a good prefix is bad
+    /// ([`ReadBytes::stopped`] says which).
     ///
-    /// The future gives an error where the very first block is bad: with its offset and status.
+    /// The future returns an error where the very first block is bad, with its offset and status.
     pub fn read(&self, offset: u64, len: u64) -> ReadFuture {
         let end = offset.saturating_add(len).min(self.len());
         let bytes = ReadBytes::default();
@@ -428,12 +445,8 @@ impl OpenFile {
         ReadFuture { file, at: offset, end, next: offset, flights: VecDeque::new(), bytes, stream: None }
     }
 
-    /// Reads all of `range` and tells every bad part of it, going on behind each.
-    pub fn scan(&self, range: Range<u64>) -> Scan {
-        Scan::new(self.0.clone(), range)
-    }
-
-    /// Refuses further reads and waits until no bio of this file is in flight.
+    /// Refuses further reads and waits until no bio of this file is in flight. Inside of a work item it lets another
+    /// worker of the pool go on meanwhile.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         self.0.open.wait_until_none();

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
-use postread_io::{BlockStatus, Buf, Priority, Statuses};
+use postread_io::{BlockStatus, Buf, Statuses};
 
-use crate::engine::flight::{Flight, Launch, Sink};
-use crate::engine::{EngineInner, OpenCount};
-use crate::plan::{Mapping, Plan};
+use crate::engine::OpenCount;
+use crate::inputs::{HashBio, InputBlocks, InputTimes, InputValue, LaunchesHashBios, WaitsForInputs, WantedBlock};
+use crate::plan::{Mapping, Plan, StepInputs};
 use crate::step::{Step, VerifiedBlock};
 
 const WAYS: usize = 4;
@@ -42,14 +42,11 @@ impl Set {
     }
 }
 
-/// Who waits for a hash block: a slot among the inputs of a bio in flight.
-pub(crate) struct Waiter {
-    pub(crate) flight: Arc<Flight>,
-    pub(crate) slot: u32,
+/// A slot among the inputs of a bio in flight that waits for a hash block.
+struct Waiter {
+    flight: Arc<dyn WaitsForInputs>,
+    slot: u32,
 }
-
-/// A hash block and the slot that waits for it.
-pub(crate) type WantedBlock = (u64, u32);
 
 /// The hash blocks of one tree, for the steps that need them.
 pub struct HashBlocks {
@@ -81,7 +78,7 @@ impl HashBlocks {
         for step in before {
             plan = plan.step(step);
         }
-        plan = plan.own_step(check);
+        plan = plan.step_with(check, StepInputs::Own);
         let wanted = (cache_bytes / block_size.max(1) as usize).min(usize::try_from(blocks).unwrap_or(usize::MAX));
         let sets = if wanted == 0 { 0 } else { wanted.div_ceil(WAYS).next_power_of_two() };
         Arc::new(Self {
@@ -128,7 +125,7 @@ impl HashBlocks {
     }
 
     /// A checked block, if it is in the cache.
-    pub(crate) fn cached(&self, index: u64) -> Option<Arc<VerifiedBlock>> {
+    fn find(&self, index: u64) -> Option<Arc<VerifiedBlock>> {
         let set = self.set_of(index)?;
         set.tags.iter().enumerate().filter(|(_, tag)| tag.load(Ordering::Relaxed) == index).find_map(|(way, _)| {
             let block = set.ways[way].load_full().filter(|b| b.index == index)?;
@@ -156,62 +153,6 @@ impl HashBlocks {
         set.tags[victim].store(block.index, Ordering::Relaxed);
     }
 
-    /// Has the blocks of `wanted` (each with the slot that waits for it) read and checked. Those that turned up in the
-    /// meantime are given to their slots at once. `ahead` more blocks may be read behind the last.
-    pub(crate) fn request(
-        self: &Arc<Self>,
-        engine: &Arc<EngineInner>,
-        open: &Arc<OpenCount>,
-        flight: &Arc<Flight>,
-        wanted: &[WantedBlock],
-        ahead: u64,
-    ) {
-        let mut runs: Vec<Range<u64>> = Vec::new();
-        let mut there = Vec::new();
-        {
-            let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-            for &(index, slot) in wanted {
-                let waiter = Waiter { flight: flight.clone(), slot };
-                if let Some(waiters) = in_flight.get_mut(&index) {
-                    waiters.push(waiter);
-                } else if let Some(block) = self.cached(index) {
-                    there.push((waiter, block));
-                } else {
-                    in_flight.insert(index, vec![waiter]);
-                    self.add_to_runs(&mut runs, index);
-                }
-            }
-            if let Some(last) = runs.last_mut() {
-                let level_end = self.levels.iter().find(|l| l.contains(&last.start)).map_or(last.end, |l| l.end);
-                let until = last.end.saturating_add(ahead).min(level_end).min(last.start + MAX_RUN);
-                while last.end < until && !in_flight.contains_key(&last.end) && self.cached(last.end).is_none() {
-                    in_flight.insert(last.end, Vec::new());
-                    last.end += 1;
-                }
-            }
-        }
-        self.misses.fetch_add(runs.iter().map(|r| r.end - r.start).sum(), Ordering::Relaxed);
-        for run in runs {
-            let block_size = u64::from(self.block_size);
-            let bytes = (run.end - run.start) * block_size;
-            let launch = Launch {
-                plan: self.plan.clone(),
-                open: open.clone(),
-                sink: Sink::Tree(self.clone()),
-                offset: run.start * block_size,
-                len: bytes as usize,
-                priority: Priority::Demand,
-                // A demand bio's inputs are always admitted.
-                permit: engine.budget.always(bytes),
-                tree_ahead: 0,
-            };
-            engine.launch(launch);
-        }
-        for (waiter, block) in there {
-            waiter.flight.input_arrived(waiter.slot, Ok(block), 0, 0);
-        }
-    }
-
     fn add_to_runs(&self, runs: &mut Vec<Range<u64>>, index: u64) {
         if let Some(last) = runs.last_mut()
             && last.end == index
@@ -224,15 +165,86 @@ impl HashBlocks {
         }
     }
 
-    /// A bio of hash blocks has ended: what is good enters the cache, and who waited is told.
-    pub(crate) fn ended(&self, first: u64, buf: Buf, statuses: &Statuses, arrived_ns: u64, cpu_ns: u64) {
+    fn as_input_status(&self, index: u64, status: &BlockStatus) -> BlockStatus {
+        match status {
+            BlockStatus::Corrupt(_) | BlockStatus::Input { .. } | BlockStatus::MissingKey { .. } => status.clone(),
+            other => BlockStatus::Input {
+                position: index.saturating_mul(u64::from(self.block_size)),
+                cause: Box::new(other.clone()),
+            },
+        }
+    }
+}
+
+impl InputBlocks for HashBlocks {
+    fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    fn len(&self) -> u64 {
+        self.blocks
+    }
+
+    fn cached(&self, index: u64) -> Option<Arc<VerifiedBlock>> {
+        self.find(index)
+    }
+
+    fn request(
+        self: Arc<Self>,
+        launcher: &Arc<dyn LaunchesHashBios>,
+        open: &Arc<OpenCount>,
+        flight: &Arc<dyn WaitsForInputs>,
+        wanted: &[WantedBlock],
+        ahead: u64,
+    ) {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let mut there = Vec::new();
+        {
+            let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+            for &(index, slot) in wanted {
+                let waiter = Waiter { flight: flight.clone(), slot };
+                if let Some(waiters) = in_flight.get_mut(&index) {
+                    waiters.push(waiter);
+                } else if let Some(block) = self.find(index) {
+                    there.push((waiter, block));
+                } else {
+                    in_flight.insert(index, vec![waiter]);
+                    self.add_to_runs(&mut runs, index);
+                }
+            }
+            if let Some(last) = runs.last_mut() {
+                let level_end = self.levels.iter().find(|l| l.contains(&last.start)).map_or(last.end, |l| l.end);
+                let until = last.end.saturating_add(ahead).min(level_end).min(last.start + MAX_RUN);
+                while last.end < until && !in_flight.contains_key(&last.end) && self.find(last.end).is_none() {
+                    in_flight.insert(last.end, Vec::new());
+                    last.end += 1;
+                }
+            }
+        }
+        self.misses.fetch_add(runs.iter().map(|r| r.end - r.start).sum(), Ordering::Relaxed);
+        for run in runs {
+            let block_size = u64::from(self.block_size);
+            launcher.clone().launch_hash_bio(HashBio {
+                plan: self.plan.clone(),
+                open: open.clone(),
+                blocks: self.clone(),
+                offset: run.start * block_size,
+                len: (run.end - run.start) * block_size,
+            });
+        }
+        for (waiter, block) in there {
+            waiter.flight.input_arrived(waiter.slot, Ok(block), InputTimes::default());
+        }
+    }
+
+    fn ended(&self, first: u64, buf: Buf, statuses: &Statuses, times: InputTimes) {
         let size = self.block_size as usize;
         let count = buf.len() / size;
         // A lone block keeps the buffer that was checked; of several, each gets a copy of its own, so that evicting one
         // frees it whatever becomes of the others.
         let (whole, several) = if count == 1 { (Some(buf), None) } else { (None, Some(buf)) };
         let mut whole = whole;
-        let results: Vec<_> = (0..count)
+        let results: Vec<InputValue> = (0..count)
             .map(|n| {
                 let range = n * size..(n + 1) * size;
                 let index = first + n as u64;
@@ -249,27 +261,25 @@ impl HashBlocks {
             .collect();
         // Into the cache before they leave the table: whoever finds neither would read them again.
         results.iter().flatten().for_each(|block| self.insert(block));
-        let mut told = Vec::with_capacity(count);
+        let mut arrivals = Vec::with_capacity(count);
         {
             let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
             for (n, value) in results.into_iter().enumerate() {
                 let waiters = in_flight.remove(&(first + n as u64)).unwrap_or_default();
-                told.extend(waiters.into_iter().map(|w| (w, value.clone())));
+                arrivals.extend(waiters.into_iter().map(|w| (w, value.clone())));
             }
         }
-        for (waiter, value) in told {
-            waiter.flight.input_arrived(waiter.slot, value, arrived_ns, cpu_ns);
+        for (waiter, value) in arrivals {
+            waiter.flight.input_arrived(waiter.slot, value, times);
         }
     }
+}
 
-    fn as_input_status(&self, index: u64, status: &BlockStatus) -> BlockStatus {
-        match status {
-            BlockStatus::Corrupt(_) | BlockStatus::Input { .. } | BlockStatus::MissingKey { .. } => status.clone(),
-            other => BlockStatus::Input {
-                position: index.saturating_mul(u64::from(self.block_size)),
-                cause: Box::new(other.clone()),
-            },
-        }
+impl Plan {
+    /// Adds a step whose inputs are hash blocks of `blocks`, such as a verification.
+    #[must_use]
+    pub fn verified_step(self, step: Arc<dyn Step>, blocks: Arc<HashBlocks>) -> Self {
+        self.step_with(step, StepInputs::Blocks(blocks))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Plans: where a file's bytes lie, and what is done to them once they are read.
+//! Plans: where a file's bytes are, and what is done to them after they are read.
 //!
 //! Layers are composed here, ahead of the read: a logical range of a file maps to pieces of sources, and the steps of
 //! all layers form one ordered list, so that a read is one buffer and one work item, however many layers there are.
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use postread_io::Source;
 use postread_verity::TrustedDescriptor;
 
-use crate::hash_blocks::HashBlocks;
+use crate::inputs::InputBlocks;
 use crate::step::Step;
 
 /// Where a piece of a file lies.
@@ -48,12 +48,12 @@ pub struct Piece<'a> {
 /// Maps the logical bytes of a file to pieces of sources.
 pub trait Mapping: Send + Sync {
     /// The piece that begins at logical `offset`, of at most `len` bytes (`len` is at least 1). Called also for bytes
-    /// behind the end of the file, up to the end of its last unit: what is stored there (the rest of an encrypted
-    /// block) or a hole.
+    /// past the end of the file, up to the end of its last unit: what is stored there (the rest of an encrypted block) or
+    /// a hole.
     fn piece(&self, offset: u64, len: u64) -> Piece<'_>;
 }
 
-/// A run of bytes of one source; a hole behind it.
+/// A run of bytes of one source, with a hole after it.
 #[derive(Clone)]
 pub struct Linear {
     source: Arc<dyn Source>,
@@ -62,7 +62,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Logical byte 0 is byte `start` of `source`; behind `len` bytes there is nothing but zeros.
+    /// Logical byte 0 is byte `start` of `source`; after `len` bytes there is nothing but zeros.
     pub fn new(source: Arc<dyn Source>, start: u64, len: u64) -> Self {
         Self { source, start, len: len.min(u64::MAX - start) }
     }
@@ -159,7 +159,7 @@ pub(crate) enum StepInputs {
     /// It has none.
     None,
     /// The hash blocks of a tree.
-    Blocks(Arc<HashBlocks>),
+    Blocks(Arc<dyn InputBlocks>),
     /// The very hash blocks that this plan reads: a tree's own plan, whose blocks are checked by their parents.
     Own,
 }
@@ -194,20 +194,10 @@ impl Plan {
         self
     }
 
-    /// Adds a step whose inputs are hash blocks of `blocks`, such as a verification.
-    #[must_use]
-    pub fn verified_step(mut self, step: Arc<dyn Step>, blocks: Arc<HashBlocks>) -> Self {
+    pub(crate) fn step_with(mut self, step: Arc<dyn Step>, inputs: StepInputs) -> Self {
         self = self.step(step);
         if let Some(last) = self.steps.last_mut() {
-            last.inputs = StepInputs::Blocks(blocks);
-        }
-        self
-    }
-
-    pub(crate) fn own_step(mut self, step: Arc<dyn Step>) -> Self {
-        self = self.step(step);
-        if let Some(last) = self.steps.last_mut() {
-            last.inputs = StepInputs::Own;
+            last.inputs = inputs;
         }
         self
     }

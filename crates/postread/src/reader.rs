@@ -1,28 +1,37 @@
 //! A blocking reader with read-ahead.
 
 use std::fmt;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::{Arc, Mutex};
 
 use postread_io::FailureKind;
 
 use crate::error::ReadError;
-use crate::file::{FileInner, Lent, ReadFuture};
-use crate::stream::{Got, Stream, begin, lock};
+use crate::file::{Chunk, FileInner, OpenFile, ReadFuture};
+use crate::stream::{Begun, Stream, begin, lock};
 
 /// Reads one file: blocking, by copy or by lending the buffer in which the bytes were checked.
 ///
 /// It reads ahead while it is used from front to back. Several threads may use one reader, but read-ahead is then of
-/// little use: give each its own ([`OpenFile::reader`](crate::OpenFile::reader)).
+/// little use: give each its own ([`OpenFile::reader`]).
+///
+/// As [`Read`] and [`Seek`] it has a position of its own, which starts at 0 and which the methods with an offset neither
+/// use nor move. A block that is not good is an error of `read` at its offset, never skipped and never the end of the
+/// file; the error's inner one is [`Error`](crate::Error).
 pub struct FileReader {
     file: Arc<FileInner>,
     stream: Arc<Mutex<Stream>>,
+    position: u64,
+}
+
+impl OpenFile {
+    /// A reader with a read-ahead of its own.
+    pub fn reader(&self) -> FileReader {
+        FileReader { file: self.0.clone(), stream: Arc::default(), position: 0 }
+    }
 }
 
 impl FileReader {
-    pub(crate) fn new(file: Arc<FileInner>) -> Self {
-        Self { file, stream: Arc::default() }
-    }
-
     /// Length of the file in bytes.
     pub fn len(&self) -> u64 {
         self.file.len()
@@ -33,8 +42,8 @@ impl FileReader {
         self.len() == 0
     }
 
-    /// Fills `buf` from `offset` on, and tells how many bytes it could: fewer at the end of the file, or where a block
-    /// is bad behind a good prefix.
+    /// Fills `buf` from `offset` on and returns the number of bytes: fewer at the end of the file, or where a block after
+    /// a good prefix is bad.
     ///
     /// # Errors
     /// Where the block at `offset` itself is bad.
@@ -45,15 +54,15 @@ impl FileReader {
             let want = (buf.len() - done) as u64;
             match self.next_part(at, want) {
                 Ok(None) => break,
-                Ok(Some(mut lent)) => {
-                    let n = lent.len().min(buf.len() - done);
-                    buf[done..done + n].copy_from_slice(&lent[..n]);
+                Ok(Some(mut chunk)) => {
+                    let n = chunk.len().min(buf.len() - done);
+                    buf[done..done + n].copy_from_slice(&chunk[..n]);
                     done += n;
                     let mut stream = lock(&self.stream);
                     stream.read_to(at + n as u64);
-                    if n < lent.len() {
-                        lent.advance(n);
-                        stream.keep(lent);
+                    if n < chunk.len() {
+                        chunk.advance(n);
+                        stream.keep(chunk);
                     }
                 }
                 Err(_) if done > 0 => break,
@@ -68,45 +77,72 @@ impl FileReader {
     ///
     /// # Errors
     /// Where the block at `offset` is bad.
-    pub fn lend(&self, offset: u64, max: usize) -> Result<Option<Lent>, ReadError> {
+    pub fn lend(&self, offset: u64, max: usize) -> Result<Option<Chunk>, ReadError> {
         if max == 0 {
             return Ok(None);
         }
-        let Some(mut lent) = self.next_part(offset, max as u64)? else { return Ok(None) };
+        let Some(mut chunk) = self.next_part(offset, max as u64)? else { return Ok(None) };
         let mut stream = lock(&self.stream);
-        if max < lent.len() {
-            let head = lent.split_to(max);
-            stream.keep(lent);
-            lent = head;
+        if max < chunk.len() {
+            let head = chunk.split_to(max);
+            stream.keep(chunk);
+            chunk = head;
         }
-        stream.read_to(offset + lent.len() as u64);
-        Ok(Some(lent))
+        stream.read_to(offset + chunk.len() as u64);
+        Ok(Some(chunk))
     }
 
-    /// A read as a future, with this reader's read-ahead. Like [`OpenFile::read`](crate::OpenFile::read) otherwise.
-    pub fn read(&self, offset: u64, len: u64) -> ReadFuture {
+    /// A read as a future, with this reader's read-ahead. Otherwise as [`OpenFile::read`].
+    pub fn read_range(&self, offset: u64, len: u64) -> ReadFuture {
         ReadFuture::of_stream(&self.file, &self.stream, offset, len)
     }
 
     /// Good bytes from `offset` on: all that the bio there holds, if it was read whole.
-    fn next_part(&self, offset: u64, want: u64) -> Result<Option<Lent>, ReadError> {
+    fn next_part(&self, offset: u64, want: u64) -> Result<Option<Chunk>, ReadError> {
         self.file.check_open(offset)?;
         if offset >= self.file.len() {
             return Ok(None);
         }
         match begin(&self.file, &self.stream, offset, want) {
-            Got::Rest(lent) => Ok(Some(lent)),
-            Got::Bio { handle, ahead } => {
+            Begun::Rest(chunk) => Ok(Some(chunk)),
+            Begun::Bio { handle, ahead } => {
                 let first = self.file.good_part(handle.wait(), offset, u64::MAX);
                 let again = ahead && first.as_ref().is_err_and(|e| e.kind() == FailureKind::Io);
                 if !again {
-                    return first.map(Some);
+                    return first.map(|(chunk, _)| Some(chunk));
                 }
                 // What failed ahead of the reader is asked for once more now that it is wanted.
                 let handle = self.file.start(offset, offset.saturating_add(want), 0);
-                self.file.good_part(handle.wait(), offset, u64::MAX).map(Some)
+                self.file.good_part(handle.wait(), offset, u64::MAX).map(|(chunk, _)| Some(chunk))
             }
         }
+    }
+}
+
+impl Read for FileReader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.read_at(buf, self.position).map_err(io::Error::from)?;
+        self.position += n as u64;
+        Ok(n)
+    }
+}
+
+impl Seek for FileReader {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let (base, by) = match to {
+            SeekFrom::Start(offset) => (offset, 0),
+            SeekFrom::End(by) => (self.len(), by),
+            SeekFrom::Current(by) => (self.position, by),
+        };
+        let position = base.checked_add_signed(by);
+        self.position = position.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "a seek to before byte 0 or past the last offset")
+        })?;
+        Ok(self.position)
+    }
+
+    fn stream_position(&mut self) -> io::Result<u64> {
+        Ok(self.position)
     }
 }
 

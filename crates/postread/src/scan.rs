@@ -1,4 +1,4 @@
-//! Reading a range to the end, whatever is bad in it.
+//! Reading a range to its end, whatever is bad in it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use postread_io::{BlockStatus, Corruption, CorruptionKind};
 
 use crate::engine::flight::Ended;
-use crate::file::{FileInner, Handle};
+use crate::file::{FileInner, Handle, OpenFile};
 
 /// Most bios that a scan keeps in flight.
 const MAX_FLIGHTS: usize = 8;
 
-/// A part of a file that could not be given to a reader, and why.
+/// A part of a file that no reader can have, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BadPart {
     /// Bytes of the file.
     pub range: Range<u64>,
-    /// What is the matter with them. Corruption of a hash block stands here for all data beneath it.
+    /// What is wrong with them. A corrupt hash block stands for all the data under it.
     pub status: BlockStatus,
 }
 
@@ -46,8 +46,15 @@ pub struct Scan {
     totals: ScanTotals,
 }
 
+impl OpenFile {
+    /// Reads all of `range` and reports every bad part of it, going on after each.
+    pub fn scan(&self, range: Range<u64>) -> Scan {
+        Scan::new(self.0.clone(), range)
+    }
+}
+
 impl Scan {
-    pub(crate) fn new(file: Arc<FileInner>, range: Range<u64>) -> Self {
+    fn new(file: Arc<FileInner>, range: Range<u64>) -> Self {
         let end = range.end.min(file.len());
         Self {
             file,
@@ -73,7 +80,7 @@ impl Scan {
 
     fn pump(&mut self) {
         while self.next < self.end && self.flights.len() < MAX_FLIGHTS {
-            let ahead = self.file.engine.config.tree_read_ahead;
+            let ahead = self.file.engine.core.config.tree_read_ahead;
             let handle = if self.flights.is_empty() {
                 self.file.start(self.next, self.end, ahead)
             } else {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::file::{FileInner, Handle, Lent};
+use crate::file::{Chunk, FileInner, Handle};
 
 #[derive(Default)]
 pub(crate) struct Stream {
@@ -14,12 +14,12 @@ pub(crate) struct Stream {
     /// Bios read ahead, in order.
     window: VecDeque<Handle>,
     /// What the last bio had left.
-    rest: Option<Lent>,
+    rest: Option<Chunk>,
 }
 
 impl Stream {
     /// Keeps what a read left of its bio.
-    pub(crate) fn keep(&mut self, rest: Lent) {
+    pub(crate) fn keep(&mut self, rest: Chunk) {
         self.rest = Some(rest);
     }
 
@@ -34,16 +34,16 @@ pub(crate) fn lock(stream: &Mutex<Stream>) -> MutexGuard<'_, Stream> {
 }
 
 /// What a read begins with.
-pub(crate) enum Got {
+pub(crate) enum Begun {
     /// Bytes that an earlier read left.
-    Rest(Lent),
+    Rest(Chunk),
     /// A bio; `ahead` if it was read ahead.
     Bio { handle: Handle, ahead: bool },
 }
 
 /// The bytes or the bio for a read at `offset` of `want` bytes, and the bios to read ahead of it.
-pub(crate) fn begin(file: &Arc<FileInner>, stream: &Mutex<Stream>, offset: u64, want: u64) -> Got {
-    let config = &file.engine.config;
+pub(crate) fn begin(file: &Arc<FileInner>, stream: &Mutex<Stream>, offset: u64, want: u64) -> Begun {
+    let config = &file.engine.core.config;
     let mut guard = lock(stream);
     let stream = &mut *guard;
     if let Some(mut rest) = stream.rest.take()
@@ -52,7 +52,7 @@ pub(crate) fn begin(file: &Arc<FileInner>, stream: &Mutex<Stream>, offset: u64, 
     {
         let skip = (offset - rest.offset()) as usize;
         rest.advance(skip);
-        return Got::Rest(rest);
+        return Begun::Rest(rest);
     }
     let sequential = offset == stream.next && config.read_ahead > 0;
     while stream.window.front().is_some_and(|h| h.range.end <= offset) {
@@ -85,14 +85,14 @@ pub(crate) fn begin(file: &Arc<FileInner>, stream: &Mutex<Stream>, offset: u64, 
         top_up(file, stream, handle.range.end, far.max(beyond));
         stream.grow = (stream.grow * 2).min(config.read_ahead as u64);
     }
-    Got::Bio { handle, ahead }
+    Begun::Bio { handle, ahead }
 }
 
 fn top_up(file: &Arc<FileInner>, stream: &mut Stream, from: u64, far: u64) {
     let mut next = stream.window.back().map_or(from, |h| h.range.end);
     let until = from.saturating_add(far).min(file.len());
     while next < until {
-        let Some(handle) = file.start_ahead(next, file.engine.config.tree_read_ahead) else { return };
+        let Some(handle) = file.start_ahead(next, file.engine.core.config.tree_read_ahead) else { return };
         next = handle.range.end;
         stream.window.push_back(handle);
     }

@@ -149,7 +149,7 @@ fn small_sequential_reads_read_the_file_once() {
                     let at = all.len() as u64;
                     let before = all.len();
                     match how {
-                        "future" => all.extend(runtime.block_on(reader.read(at, 1_000)).expect("good").to_vec()),
+                        "future" => all.extend(runtime.block_on(reader.read_range(at, 1_000)).expect("good").to_vec()),
                         "lend" => all.extend(reader.lend(at, 1_000).expect("good").iter().flat_map(|l| l.iter())),
                         _ => {
                             let mut buf = [0; 1_000];

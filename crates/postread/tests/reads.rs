@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{Protected, engine, policies, read_all, watchdog};
 use postread::{Engine, EngineConfig, Plan, QueuePolicy, VerityLayer};
-use postread_io::{Budget, Placement, PreadConfig, PreadOptions, PreadPool};
+use postread_io::{Budget, CompletionCpu, PreadConfig, PreadOptions, PreadPool};
 use postread_verity::{HashAlg, MerkleTreeParams, Trust};
 
 #[test]
@@ -75,7 +75,7 @@ fn a_real_file_over_the_pread_pool() {
             let pool = PreadPool::new(PreadConfig::new().threads(2)).expect("pool");
             for inline_resident in [false, true] {
                 let mut options = PreadOptions::default();
-                options.placement = Placement::RoundRobin;
+                options.completion_cpu = CompletionCpu::RoundRobin;
                 options.inline_resident = inline_resident;
                 let engine = engine(policy);
                 let data = Arc::new(pool.file(file(&p.data), options));
@@ -130,5 +130,45 @@ fn lent_buffers_and_random_reads() {
         }
         assert_eq!(reader.read_at(&mut buf, 1_500_000).expect("the end"), 0);
         assert_eq!(reader.read_at(&mut buf, u64::MAX).expect("behind the end"), 0);
+    }
+}
+
+/// As `std::io::Read` and `Seek`: whole, from anywhere, and never past a bad block.
+#[test]
+fn a_reader_is_read_and_seek() {
+    use std::io::{Read, Seek, SeekFrom};
+    for policy in policies() {
+        let engine = engine(policy);
+        let p = Protected::of_len(700_001);
+        let mut reader = p.open(&engine).reader();
+        let mut all = Vec::new();
+        assert_eq!(reader.read_to_end(&mut all).expect("good"), 700_001);
+        assert!(all == p.data);
+        assert_eq!(reader.stream_position().expect("a position"), 700_001);
+        let mut some = [0; 5000];
+        for (to, at) in [
+            (SeekFrom::Start(9), 9),
+            (SeekFrom::End(-6000), 694_001),
+            (SeekFrom::Current(-5000), 694_001),
+            (SeekFrom::Current(-8000), 691_001),
+        ] {
+            assert_eq!(reader.seek(to).expect("inside"), at);
+            reader.read_exact(&mut some).expect("good");
+            assert!(some[..] == p.data[at as usize..][..5000], "{to:?}");
+        }
+        assert_eq!(reader.seek(SeekFrom::End(10)).expect("as for files"), 700_011);
+        assert_eq!(reader.read(&mut some).expect("past the end"), 0);
+        assert!(reader.seek(SeekFrom::Current(-800_000)).is_err());
+        assert_eq!(reader.stream_position().expect("unmoved"), 700_011);
+
+        let data = postread_io::testing::Faulty::new(p.data.clone());
+        data.flip(300_000, 1, postread_io::testing::Flip::Always);
+        let mut reader = p.open_over(&engine, Arc::new(data), common::memory(&p.tree)).reader();
+        all.clear();
+        let error = reader.read_to_end(&mut all).expect_err("a bad block");
+        let inner = error.get_ref().and_then(|e| e.downcast_ref::<postread::Error>()).expect("ours");
+        assert_eq!((error.kind(), inner.kind()), (std::io::ErrorKind::InvalidData, postread::ErrorKind::Corrupt));
+        assert!(all == p.data[..299_008], "{policy}");
+        assert!(reader.read(&mut some).is_err(), "it stays where it is");
     }
 }

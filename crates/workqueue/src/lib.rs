@@ -112,7 +112,6 @@ mod config;
 mod error;
 mod flags;
 mod flush;
-mod hist;
 mod idle;
 mod list;
 mod manager;
@@ -134,8 +133,8 @@ pub use error::{
     WQ_NAME_MAX,
 };
 pub use flags::WqFlags;
-pub use hist::Hist;
 pub use pools::Pools;
+pub use postread_sys::hist::Hist;
 pub use queue::{Flushed, Workqueue};
 pub use stats::{CpuCounts, PoolStats, WorkerStats, WqStats};
 pub use work::Work;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use postread_sys::group::{SchedGroup, sched_group};
+use postread_sys::hist::{AtomicHist, Hist};
 use postread_sys::priority::HighPriority;
 use postread_sys::schedstat::{SchedStat, ThreadStat};
 
 use crate::flags::WqFlags;
-use crate::hist::{AtomicHist, Hist};
 use crate::pool::Pool;
 use crate::queue::WqInner;
 use crate::sync::lock;

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::sync::mpsc;
 
 use super::*;
-use crate::threads::allowed_cpus;
 use crate::CompletionCpu;
 use crate::buf::Buf;
+use crate::threads::allowed_cpus;
 
 fn pool(config: UringConfig) -> Option<UringPool> {
     match UringPool::new(config) {

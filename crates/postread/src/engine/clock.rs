@@ -1,14 +1,4 @@
-//! The two clocks that stamps are taken with.
-
-use std::sync::OnceLock;
-use std::time::Instant;
-
-/// Nanoseconds since the first call, by the monotonic clock; never 0, which stands for "no stamp".
-pub(crate) fn now_ns() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let start = START.get_or_init(Instant::now);
-    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
-}
+//! The CPU clock of the calling thread. Stamps are taken with [`postread_sys::stamp_ns`].
 
 /// CPU time that this thread has used, in nanoseconds.
 pub(crate) fn thread_cpu_ns() -> u64 {

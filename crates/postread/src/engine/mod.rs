@@ -1,6 +1,8 @@
 //! The engine: submission, completion, inputs, queue policy, steps.
 
 mod clock;
+mod config;
+mod core;
 mod dispatch;
 pub(crate) mod flight;
 mod open_count;
@@ -8,101 +10,17 @@ mod open_count;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use postread_io::{Budget, current_cpu};
-use postread_workqueue::Pools;
+use postread_io::{Priority, current_cpu};
 
-pub(crate) use dispatch::Dispatch;
+pub use config::EngineConfig;
+pub(crate) use core::Core;
 pub(crate) use open_count::OpenCount;
 
 use crate::error::EngineError;
-use crate::file::OpenFile;
-use crate::plan::Plan;
+use crate::inputs::{HashBio, LaunchesHashBios};
 use crate::policy::QueuePolicy;
-use crate::stats::{EngineStats, Stats};
-use flight::{Flight, Launch};
-
-/// How an engine works.
-#[derive(Clone, Debug)]
-pub struct EngineConfig {
-    pub(crate) policy: QueuePolicy,
-    pub(crate) max_bio: usize,
-    pub(crate) read_ahead: usize,
-    pub(crate) tree_read_ahead: u64,
-    pub(crate) measure: bool,
-    pub(crate) budget: Budget,
-    pools: Option<Pools>,
-}
-
-impl Default for EngineConfig {
-    fn default() -> Self {
-        Self {
-            policy: QueuePolicy::Inline,
-            max_bio: 256 << 10,
-            read_ahead: 4 << 20,
-            tree_read_ahead: 3,
-            measure: false,
-            budget: Budget::global().clone(),
-            pools: None,
-        }
-    }
-}
-
-impl EngineConfig {
-    /// The defaults: inline, bios of at most 256 KiB, 4 MiB read ahead of a stream, 3 tree blocks ahead, the process's
-    /// budget, no times measured.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Where steps run.
-    #[must_use]
-    pub fn policy(mut self, policy: QueuePolicy) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// The most bytes in one bio, rounded up to a power of two of at least 4096. A block of a step is never split.
-    #[must_use]
-    pub fn max_bio(mut self, bytes: usize) -> Self {
-        self.max_bio = bytes.clamp(4096, 64 << 20).next_power_of_two();
-        self
-    }
-
-    /// How far to read ahead of a sequential reader, in bytes; 0 for not at all.
-    #[must_use]
-    pub fn read_ahead(mut self, bytes: usize) -> Self {
-        self.read_ahead = bytes;
-        self
-    }
-
-    /// How many tree blocks to read behind a missing one that a sequential reader wants.
-    #[must_use]
-    pub fn tree_read_ahead(mut self, blocks: u32) -> Self {
-        self.tree_read_ahead = u64::from(blocks);
-        self
-    }
-
-    /// Whether queue latency, post-read delay and CPU time are measured: some 400 ns a bio.
-    #[must_use]
-    pub fn measure(mut self, measure: bool) -> Self {
-        self.measure = measure;
-        self
-    }
-
-    /// Another budget of bytes in flight than the process's.
-    #[must_use]
-    pub fn budget(mut self, budget: Budget) -> Self {
-        self.budget = budget;
-        self
-    }
-
-    /// Other worker pools than the process's, for tests and experiments.
-    #[must_use]
-    pub fn pools(mut self, pools: Pools) -> Self {
-        self.pools = Some(pools);
-        self
-    }
-}
+use crate::stats::EngineStats;
+use flight::{Flight, Launch, Sink};
 
 /// A list of idle flights on a cache line of its own.
 #[derive(Default)]
@@ -110,10 +28,7 @@ impl EngineConfig {
 struct Idle(Mutex<Vec<Arc<Flight>>>);
 
 pub(crate) struct EngineInner {
-    pub(crate) config: EngineConfig,
-    pub(crate) dispatch: Dispatch,
-    pub(crate) stats: Stats,
-    pub(crate) budget: Budget,
+    pub(crate) core: Arc<Core>,
     idle: Vec<Idle>,
 }
 
@@ -125,7 +40,7 @@ impl EngineInner {
     pub(crate) fn launch(self: &Arc<Self>, launch: Launch) -> Arc<Flight> {
         let idle = self.idle().0.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let flight = idle.unwrap_or_else(Flight::new);
-        flight.start(self, launch);
+        flight.start(&self.core, self, launch);
         flight
     }
 
@@ -143,9 +58,19 @@ impl EngineInner {
     }
 }
 
+impl LaunchesHashBios for EngineInner {
+    fn launch_hash_bio(self: Arc<Self>, bio: HashBio) {
+        let HashBio { plan, open, blocks, offset, len } = bio;
+        // A demand bio's inputs are always admitted.
+        let permit = self.core.budget.always(len);
+        let (len, priority) = (len as usize, Priority::Demand);
+        self.launch(Launch { plan, open, sink: Sink::Tree(blocks), offset, len, priority, permit, tree_ahead: 0 });
+    }
+}
+
 /// Reads files through plans, and runs their steps where its queue policy says. Clones share it.
 #[derive(Clone)]
-pub struct Engine(Arc<EngineInner>);
+pub struct Engine(pub(crate) Arc<EngineInner>);
 
 impl Engine {
     /// Sets an engine up, with a workqueue of its own if the policy needs one.
@@ -154,38 +79,28 @@ impl Engine {
     /// Where the workqueue is refused.
     pub fn new(config: EngineConfig) -> Result<Self, EngineError> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self(Arc::new(EngineInner {
-            dispatch: Dispatch::new(config.policy, config.pools.as_ref())?,
-            stats: Stats::new(),
-            budget: config.budget.clone(),
-            idle: (0..cpus).map(|_| Idle::default()).collect(),
-            config,
-        })))
-    }
-
-    /// Opens a file that is read as `plan` says.
-    pub fn open(&self, plan: Plan) -> OpenFile {
-        OpenFile::new(self.0.clone(), plan)
+        let idle = (0..cpus).map(|_| Idle::default()).collect();
+        Ok(Self(Arc::new(EngineInner { core: Arc::new(Core::new(config)?), idle })))
     }
 
     /// The queue policy.
     pub fn policy(&self) -> QueuePolicy {
-        self.0.config.policy
+        self.0.core.config.policy
     }
 
     /// What was counted so far.
     pub fn stats(&self) -> EngineStats {
-        self.0.stats.snapshot()
+        self.0.core.stats.snapshot()
     }
 
     /// The workqueue that items are queued to; none with the policy inline.
     pub fn workqueue(&self) -> Option<&postread_workqueue::Workqueue> {
-        self.0.dispatch.workqueue()
+        self.0.core.dispatch.workqueue()
     }
 }
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("config", &self.0.config).finish_non_exhaustive()
+        f.debug_struct("Engine").field("config", &self.0.core.config).finish_non_exhaustive()
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use postread_workqueue::blocking;
+
 #[derive(Debug, Default)]
 pub(crate) struct OpenCount {
     in_flight: AtomicUsize,
@@ -31,6 +33,12 @@ impl OpenCount {
     }
 
     pub(crate) fn wait_until_none(&self) {
+        if self.in_flight() > 0 {
+            blocking(|| self.sleep_until_none());
+        }
+    }
+
+    fn sleep_until_none(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         while self.in_flight() > 0 {
