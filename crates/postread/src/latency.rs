@@ -1,6 +1,7 @@
 //! Times that an engine has measured: a histogram and their exact sum.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use postread_sys::hist::{AtomicHist, Hist};
 
@@ -44,12 +45,12 @@ impl Latency {
 
     /// The longest, in nanoseconds; 0 where nothing was recorded. Of a difference, the upper edge of the highest bucket.
     pub fn max_ns(&self) -> u64 {
-        self.hist.max().unwrap_or(0)
+        self.hist.max().map_or(0, nanoseconds)
     }
 
     /// The time that a share `q` (0 to 1) of all do not exceed, in nanoseconds; none where nothing was recorded.
     pub fn quantile_ns(&self, q: f64) -> Option<u64> {
-        self.hist.quantile(q)
+        self.hist.quantile(q).map(nanoseconds)
     }
 
     /// The histogram.
@@ -62,6 +63,10 @@ impl Latency {
     pub fn since(&self, earlier: &Self) -> Self {
         Self { hist: &self.hist - &earlier.hist, total: self.total.saturating_sub(earlier.total) }
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

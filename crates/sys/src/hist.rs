@@ -1,7 +1,8 @@
-//! Log-linear histograms of nanoseconds: 16 buckets per power of two, so a bucket is at most 6.3 % wide.
+//! Log-linear histograms of times: 16 buckets for each power of two nanoseconds, so a bucket is at most 6.3 % wide.
 
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const SUB_BITS: u32 = 4;
 const SUB: usize = 1 << SUB_BITS;
@@ -74,8 +75,7 @@ impl AtomicHist {
     }
 }
 
-/// A histogram of times in nanoseconds, as it was at one moment. A later one minus an earlier one is what was counted
-/// in between.
+/// A histogram of times, as it was at one moment. A later one minus an earlier one is what was counted in between.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hist {
     counts: Vec<u64>,
@@ -104,9 +104,9 @@ impl Hist {
         self.counts.iter().sum()
     }
 
-    /// The value that a share `q` (0 to 1) of the times do not exceed, in nanoseconds: the middle of its bucket, so
-    /// within 3.2 %. `None` when nothing was counted.
-    pub fn quantile(&self, q: f64) -> Option<u64> {
+    /// The time that a share `q` (0 to 1) of the times do not exceed: the middle of its bucket, so within 3.2 %. `None`
+    /// when nothing was counted.
+    pub fn quantile(&self, q: f64) -> Option<Duration> {
         let count = self.count();
         // The rank of the value, 1 to count.
         let rank = ((count as f64 * q.clamp(0.0, 1.0)).ceil() as u64).max(1);
@@ -116,41 +116,67 @@ impl Hist {
             seen >= rank
         })?;
         let (low, high) = bounds(found);
-        Some((low + (high - low) / 2).min(self.max.max(low)))
+        Some(Duration::from_nanos((low + (high - low) / 2).min(self.max.max(low))))
     }
 
     /// The median, as [`Hist::quantile`].
-    pub fn p50(&self) -> Option<u64> {
+    pub fn p50(&self) -> Option<Duration> {
         self.quantile(0.5)
     }
 
     /// The 99th percentile, as [`Hist::quantile`].
-    pub fn p99(&self) -> Option<u64> {
+    pub fn p99(&self) -> Option<Duration> {
         self.quantile(0.99)
     }
 
-    /// The longest time, in nanoseconds: exact since counting began; of a difference of two snapshots, the upper
-    /// edge of the highest bucket. `None` when nothing was counted.
-    pub fn max(&self) -> Option<u64> {
+    /// The longest time: exact since counting began; of a difference of two snapshots, the upper edge of the highest
+    /// bucket. `None` when nothing was counted.
+    pub fn max(&self) -> Option<Duration> {
         let highest = self.counts.iter().rposition(|&n| n > 0)?;
-        if highest == BUCKETS - 1 { Some(self.max) } else { Some((bounds(highest).1 - 1).min(self.max)) }
+        let max = if highest == BUCKETS - 1 { self.max } else { (bounds(highest).1 - 1).min(self.max) };
+        Some(Duration::from_nanos(max))
     }
 
-    /// The mean, in nanoseconds, from the buckets' middles: within 3.2 %. `None` when nothing was counted.
-    pub fn mean(&self) -> Option<f64> {
-        let sum: f64 = self.buckets().map(|(low, high, n)| (low + (high - 1 - low) / 2) as f64 * n as f64).sum();
+    /// The sum of all times, from the buckets' middles: within 3.2 %.
+    pub fn sum(&self) -> Duration {
+        let middle = |(low, high): (u64, u64)| low + (high - 1 - low) / 2;
+        let sum =
+            self.counts.iter().enumerate().filter(|&(_, &n)| n > 0).map(|(i, &n)| middle(bounds(i)) as f64 * n as f64);
+        Duration::from_secs_f64(sum.sum::<f64>() / 1e9)
+    }
+
+    /// The mean, as [`Hist::sum`]. `None` when nothing was counted.
+    pub fn mean(&self) -> Option<Duration> {
         match self.count() {
             0 => None,
-            n => Some(sum / n as f64),
+            n => Some(self.sum().div_f64(n as f64)),
         }
     }
 
     /// The buckets that are not empty: the smallest time in it, the smallest of the next one, and the count.
-    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, Duration, u64)> + '_ {
         self.counts.iter().enumerate().filter(|&(_, &n)| n > 0).map(|(i, &n)| {
             let (low, high) = bounds(i);
-            (low, high, n)
+            (Duration::from_nanos(low), Duration::from_nanos(high), n)
         })
+    }
+
+    /// How many times were at most this long, within the width of a bucket.
+    pub fn count_to(&self, time: Duration) -> u64 {
+        let last = bucket(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.counts[..=last].iter().sum()
+    }
+}
+
+/// `p50 3.4us p99 17us max 120us (1000)`; `-` when nothing was counted.
+impl std::fmt::Display for Hist {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.p50(), self.p99(), self.max()) {
+            (Some(p50), Some(p99), Some(max)) => {
+                write!(f, "p50 {p50:.1?} p99 {p99:.1?} max {max:.1?} ({})", self.count())
+            }
+            _ => f.write_str("-"),
+        }
     }
 }
 
@@ -203,12 +229,12 @@ mod tests {
         let mut hist = Hist::new();
         live.add_to(&mut hist);
         for (q, index) in [(0.5, 499), (0.99, 989), (0.01, 9), (1.0, 999)] {
-            let (got, want) = (hist.quantile(q).unwrap() as f64, values[index] as f64);
+            let (got, want) = (hist.quantile(q).unwrap().as_nanos() as f64, values[index] as f64);
             assert!((got - want).abs() <= want * 0.033, "{q}: {got}, not {want}");
         }
-        assert_eq!(hist.max(), Some(1_000_000));
+        assert_eq!(hist.max(), Some(Duration::from_millis(1)));
         let mean = values.iter().sum::<u64>() as f64 / 1000.0;
-        assert!((hist.mean().unwrap() - mean).abs() < mean * 0.033);
+        assert!((hist.mean().unwrap().as_nanos() as f64 - mean).abs() < mean * 0.033);
         assert_eq!(hist.count(), 1000);
     }
 
@@ -225,7 +251,10 @@ mod tests {
         assert_eq!((&before - &before).p50(), None);
         live.record(100);
         let between = &snapshot(&live) - &before;
-        assert_eq!((between.count(), between.p50().map(|p| p / 8)), (1, Some(12)));
-        assert!(between.max().unwrap() < 110, "the old maximum does not leak into the difference");
+        assert_eq!((between.count(), between.p50().map(|p| p.as_nanos() / 8)), (1, Some(12)));
+        assert!(
+            between.max().unwrap() < Duration::from_nanos(110),
+            "the old maximum does not leak into the difference"
+        );
     }
 }

@@ -29,7 +29,7 @@ pub mod topology;
 pub mod tracefs;
 
 pub use affinity::{current_cpu, online_cpus};
-pub use clock::monotonic_ns;
+pub use clock::{monotonic_ns, thread_cpu_ns};
 pub use contain::contain;
 pub use cpuset::{CpuListError, CpuSet};
 pub use stamp::stamp_ns;

@@ -1,11 +1,15 @@
 //! Which CPUs the worker pools cover, and their limits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use postread_sys::priority::SHORTEST_SLICE;
+use postread_sys::topology::Topology;
 use postread_sys::{CpuSet, affinity, quota};
 
 use crate::error::ConfigError;
+use crate::node::MAX_CPUS;
+use crate::report::{OnReport, Report};
 
 /// How the workers of high-priority pools are raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,11 +33,15 @@ pub enum HighPriorityPolicy {
 /// let wq = pools.alloc("test", WqFlags::UNBOUND, 0)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[must_use]
 pub struct Config {
     cpus: Option<CpuSet>,
     unbound_concurrency: Option<usize>,
+    pub(crate) topology: Option<Topology>,
+    pub(crate) cpu_intensive_thresh: Duration,
+    pub(crate) watchdog_thresh: Duration,
+    pub(crate) on_report: Option<OnReport>,
     pub(crate) max_threads: usize,
     pub(crate) idle_timeout: Duration,
     pub(crate) high_priority: HighPriorityPolicy,
@@ -53,6 +61,10 @@ impl Config {
         Config {
             cpus: None,
             unbound_concurrency: None,
+            topology: None,
+            cpu_intensive_thresh: Duration::from_millis(10),
+            watchdog_thresh: Duration::from_secs(30),
+            on_report: None,
             max_threads: usize::MAX,
             idle_timeout: Duration::from_secs(300),
             high_priority: HighPriorityPolicy::Best,
@@ -73,8 +85,36 @@ impl Config {
         self
     }
 
-    /// The most worker threads of all pools together. Beyond it, making a thread fails as it does when the system is
-    /// out of them: items then wait for the workers there are.
+    /// The machine's topology, from which pods and NUMA nodes follow, instead of what `/sys` shows.
+    pub fn topology(mut self, topology: Topology) -> Config {
+        self.topology = Some(topology);
+        self
+    }
+
+    /// After how long the monitor takes notice of an item that others wait behind: of one that sleeps without having said
+    /// so with [`blocking`](crate::blocking), and of one that hogs a bound pool's CPU. It then counts as `blocking`. 10 ms
+    /// to begin with, as the kernel's `workqueue.cpu_intensive_thresh_us`; zero turns this off.
+    pub fn cpu_intensive_thresh(mut self, thresh: Duration) -> Config {
+        self.cpu_intensive_thresh = thresh;
+        self
+    }
+
+    /// After how long without any progress a pool with waiting items is reported as stalled: 30 s to begin with, as the
+    /// kernel's `workqueue.watchdog_thresh`; zero turns this off.
+    pub fn watchdog_thresh(mut self, thresh: Duration) -> Config {
+        self.watchdog_thresh = thresh;
+        self
+    }
+
+    /// Called with each [`Report`], on the manager's thread for most: it should not take long. Without it (and without the
+    /// feature `tracing`), reports are only kept for [`Pools::reports`](crate::Pools::reports).
+    pub fn on_report(mut self, f: impl Fn(&Report) + Send + Sync + 'static) -> Config {
+        self.on_report = Some(Arc::new(f));
+        self
+    }
+
+    /// The most worker threads of all pools together; rescuers do not count. Beyond it, making a thread fails as it does
+    /// when the system is out of them: items then wait for the workers there are.
     pub fn max_threads(mut self, threads: usize) -> Config {
         self.max_threads = threads;
         self
@@ -102,17 +142,33 @@ impl Config {
     pub(crate) fn resolve(&self) -> Result<(CpuSet, usize), ConfigError> {
         let allowed = affinity::current().map_err(ConfigError::Affinity)?;
         let cpus = self.cpus.clone().unwrap_or_else(|| allowed.clone());
-        // The kernel's mask has only CPUs that are online. The last check keeps CPU indices within 16 bits.
-        if cpus.is_empty() || !cpus.is_subset(&allowed) || cpus.len() > usize::from(u16::MAX) {
+        // The kernel's mask has only CPUs that are online. The last check is for the bits that an item has for them.
+        if cpus.is_empty() || !cpus.is_subset(&allowed) || cpus.len() >= MAX_CPUS {
             return Err(ConfigError::Cpus { wanted: cpus, allowed });
         }
-        let concurrency = self.unbound_concurrency.unwrap_or_else(|| {
-            // A quota that cannot be read limits nothing: the CPUs still do.
-            match quota::cpu_quota() {
-                Ok(Some(quota)) => cpus.len().min(quota.ceil() as usize).max(1),
-                _ => cpus.len(),
-            }
-        });
+        // A quota that cannot be read limits nothing: the CPUs still do.
+        let concurrency =
+            self.unbound_concurrency.unwrap_or_else(|| concurrency(cpus.len(), quota::cpu_quota().unwrap_or(None)));
         Ok((cpus, concurrency))
+    }
+}
+
+/// How many workers may run at once: as many as there are CPUs, or as the quota pays for, rounded up.
+pub(crate) fn concurrency(cpus: usize, quota: Option<f64>) -> usize {
+    quota.map_or(cpus, |quota| cpus.min(quota.ceil() as usize)).max(1)
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("cpus", &self.cpus)
+            .field("unbound_concurrency", &self.unbound_concurrency)
+            .field("cpu_intensive_thresh", &self.cpu_intensive_thresh)
+            .field("watchdog_thresh", &self.watchdog_thresh)
+            .field("max_threads", &self.max_threads)
+            .field("idle_timeout", &self.idle_timeout)
+            .field("high_priority", &self.high_priority)
+            .field("slice", &self.slice)
+            .finish_non_exhaustive()
     }
 }

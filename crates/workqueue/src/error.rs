@@ -10,6 +10,9 @@ pub const WQ_MAX_ACTIVE: usize = 2048;
 /// The `max_active` that 0 stands for, as in the kernel (`WQ_DFL_ACTIVE`).
 pub const WQ_DFL_ACTIVE: usize = 1024;
 
+/// The least that a NUMA node's part of `max_active` is by default, as in the kernel (`WQ_DFL_MIN_ACTIVE`).
+pub const WQ_DFL_MIN_ACTIVE: usize = 8;
+
 /// The longest name of a queue, in bytes, as in the kernel (`WQ_NAME_LEN` less the zero byte).
 pub const WQ_NAME_MAX: usize = 31;
 
@@ -18,13 +21,13 @@ pub const WQ_NAME_MAX: usize = 31;
 #[non_exhaustive]
 pub enum AllocError {
     /// Neither or both of `PERCPU` and `UNBOUND`, or bits that mean nothing.
-    #[error("contradictory flags {flags:?}: exactly one of PERCPU and UNBOUND is to be given")]
+    #[error("contradictory flags {flags:?}: expected exactly one of PERCPU and UNBOUND")]
     Flags {
         /// The flags given.
         flags: WqFlags,
     },
     /// The name is empty, too long, or has a zero byte.
-    #[error("a queue's name has 1 to {WQ_NAME_MAX} bytes and no zero byte: {name:?}")]
+    #[error("a queue's name has 1 to {WQ_NAME_MAX} bytes and no zero byte, found {name:?}")]
     Name {
         /// The name given.
         name: String,
@@ -32,27 +35,94 @@ pub enum AllocError {
     /// `max_active` is above [`WQ_MAX_ACTIVE`].
     #[error(transparent)]
     MaxActive(#[from] MaxActiveError),
+    /// More than 65536 pools in one set.
+    #[error("too many worker pools: a set has at most 65536")]
+    TooManyPools,
     /// The first worker of a pool could not be made or set up.
     #[error("worker {worker}: {source}")]
     Worker {
         /// The thread's name.
         worker: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The CPUs to run on could not be found out.
+    /// The CPUs to run on could not be determined.
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
 
-/// `max_active` is above [`WQ_MAX_ACTIVE`].
+/// A limit that a queue cannot have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("max_active {max_active} is above {WQ_MAX_ACTIVE}")]
 #[non_exhaustive]
-pub struct MaxActiveError {
-    /// The value given.
-    pub max_active: usize,
+pub enum MaxActiveError {
+    /// `max_active` is above [`WQ_MAX_ACTIVE`].
+    #[error("max_active {max_active} is above {WQ_MAX_ACTIVE}")]
+    TooMany {
+        /// The value given.
+        max_active: usize,
+    },
+    /// The `max_active` of an ordered queue is 1.
+    #[error("max_active {max_active} for an ordered queue, which runs one item at a time")]
+    Ordered {
+        /// The value given.
+        max_active: usize,
+    },
+    /// `min_active` is 0 or above `max_active`.
+    #[error("min_active {min_active} is not between 1 and max_active, {max_active}")]
+    Min {
+        /// The value given.
+        min_active: usize,
+        /// The queue's `max_active`.
+        max_active: usize,
+    },
 }
+
+/// Attributes that a queue cannot have.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttrsError {
+    /// The queue is bound: attributes are for unbound queues.
+    #[error("a bound queue has no attributes")]
+    Bound,
+    /// The nice value is not between -20 and 19.
+    #[error("nice value {nice} is not between -20 and 19")]
+    Nice {
+        /// The value given.
+        nice: i32,
+    },
+    /// CPUs outside those of the pools, or none.
+    #[error("CPUs {wanted} are not all among those of the pools, {allowed}, or are none")]
+    Cpus {
+        /// The CPUs given.
+        wanted: postread_sys::CpuSet,
+        /// The CPUs of the pools.
+        allowed: postread_sys::CpuSet,
+    },
+    /// A worker pool for them could not be made.
+    #[error(transparent)]
+    Pool(Box<AllocError>),
+}
+
+/// The item cannot be queued on that NUMA node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueNodeError {
+    /// The queue is bound, and so takes CPUs.
+    #[error("a bound queue takes a CPU, not a NUMA node")]
+    Bound,
+    /// None of the pools' CPUs is on this node.
+    #[error("no CPU of the worker pools is on NUMA node {node}")]
+    NoSuchNode {
+        /// The node given.
+        node: u32,
+    },
+}
+
+/// The item is not disabled, so it cannot be enabled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("enable of an item that is not disabled")]
+#[non_exhaustive]
+pub struct EnableError;
 
 /// The worker pools could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -77,9 +147,9 @@ pub enum ConfigError {
     Manager(#[source] io::Error),
 }
 
-/// The CPU is offline, or outside the CPUs of the worker pools.
+/// The CPU is not one of the worker pools' CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("CPU {cpu} is offline, or outside the affinity mask")]
+#[error("CPU {cpu} is offline, or outside the CPUs of the worker pools")]
 #[non_exhaustive]
 pub struct QueueOnError {
     /// The CPU given.

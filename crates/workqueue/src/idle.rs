@@ -216,6 +216,11 @@ impl Idle {
         running(self.word.load(Ordering::Relaxed)) > self.limit
     }
 
+    /// Do as many run as may? A hint.
+    pub(crate) fn is_full(&self) -> bool {
+        running(self.word.load(Ordering::Relaxed)) >= self.limit
+    }
+
     /// How many run, and how many are idle.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let word = self.word.load(Ordering::Relaxed);

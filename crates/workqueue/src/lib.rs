@@ -108,34 +108,59 @@
 #![doc = ""]
 #![doc = include_str!("../docs/pains.md")]
 
+mod attrs;
 mod config;
+mod current;
+mod delayed;
 mod error;
 mod flags;
 mod flush;
 mod idle;
+mod inline;
+mod inner;
 mod list;
 mod manager;
+mod mayday;
+mod monitor;
 mod node;
+mod occupancy;
 mod padded;
+mod pods;
 mod pool;
 mod pools;
+mod prometheus;
 mod pwq;
 mod queue;
+mod report;
+mod rescuer;
+#[cfg(feature = "serde")]
+mod serialize;
 mod state;
 mod stats;
 mod sync;
+mod system;
+mod task;
+mod timer;
 mod work;
 mod worker;
 
+pub use attrs::WqAttrs;
 pub use config::{Config, HighPriorityPolicy};
+pub use current::{blocking, current_work};
+pub use delayed::DelayedWork;
 pub use error::{
-    AllocError, CancelError, ConfigError, FlushError, MaxActiveError, QueueOnError, WQ_DFL_ACTIVE, WQ_MAX_ACTIVE,
-    WQ_NAME_MAX,
+    AllocError, AttrsError, CancelError, ConfigError, EnableError, FlushError, MaxActiveError, QueueNodeError,
+    QueueOnError, WQ_DFL_ACTIVE, WQ_DFL_MIN_ACTIVE, WQ_MAX_ACTIVE, WQ_NAME_MAX,
 };
 pub use flags::WqFlags;
+pub use inline::Executed;
+pub use pods::{AffnScope, pods};
 pub use pools::Pools;
 pub use postread_sys::hist::Hist;
+pub use prometheus::prometheus;
 pub use queue::{Flushed, Workqueue};
+pub use report::{Report, Running};
 pub use stats::{CpuCounts, PoolStats, WorkerStats, WqStats};
+pub use system::{system_dfl_long_wq, system_dfl_wq, system_highpri_wq, system_long_wq, system_percpu_wq};
+pub use task::{JoinError, Task};
 pub use work::Work;
-pub use worker::blocking;

@@ -135,6 +135,32 @@ impl<T: Linked> List<T> {
         Some(unsafe { self.unlink(self.head) })
     }
 
+    fn any(&self, wanted: impl Fn(&T) -> bool) -> bool {
+        let mut item = self.head;
+        // SAFETY: null or an item of this list.
+        while let Some(reference) = unsafe { item.as_ref() } {
+            if wanted(reference) {
+                return true;
+            }
+            item = reference.links().next.load(Ordering::Relaxed);
+        }
+        false
+    }
+
+    /// Takes out the first item for which `wanted` holds.
+    fn remove_first(&mut self, wanted: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        let mut item = self.head;
+        // SAFETY: null or an item of this list.
+        while let Some(reference) = unsafe { item.as_ref() } {
+            if wanted(reference) {
+                // SAFETY: `item` is this list's own pointer: the head, or its neighbour's link.
+                return Some(unsafe { self.unlink(item) });
+            }
+            item = reference.links().next.load(Ordering::Relaxed);
+        }
+        None
+    }
+
     /// Takes an item out, if it is in this list.
     fn remove(&mut self, item: &T) -> Option<Arc<T>> {
         if item.links().owner.load(Ordering::Acquire) != self.id | LISTED {
@@ -296,6 +322,24 @@ impl<T: Linked> Fifo<T> {
         drop((from, to));
         fence(Ordering::SeqCst);
         moved
+    }
+
+    /// Is there an item for which `wanted` holds?
+    pub(crate) fn any(&self, wanted: impl Fn(&T) -> bool) -> bool {
+        let mut list = lock(&self.consumers.list);
+        self.absorb(&mut list);
+        let found = list.any(wanted);
+        self.publish(&list);
+        found
+    }
+
+    /// Takes out the first item for which `wanted` holds.
+    pub(crate) fn remove_first(&self, wanted: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        let mut list = lock(&self.consumers.list);
+        self.absorb(&mut list);
+        let taken = list.remove_first(wanted);
+        self.publish(&list);
+        taken
     }
 
     /// Takes an item out of the middle, if it is here. One that is just being pushed or popped is not.

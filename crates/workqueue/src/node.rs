@@ -4,13 +4,32 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::list::{Linked, Links};
+use crate::pool::Shared;
 use crate::queue::WqInner;
 use crate::state::WorkState;
 use crate::sync::lock;
+use crate::timer::Key;
 use crate::work::Work;
 
 pub(crate) type Reusable = Box<dyn Fn(&Work) + Send + Sync>;
-pub(crate) type Once = Box<dyn FnOnce() + Send>;
+
+/// A closure to run once, and the name of its type for reports.
+pub(crate) trait RunOnce: Send {
+    fn run(self: Box<Self>);
+    fn name(&self) -> &'static str;
+}
+
+impl<F: FnOnce() + Send> RunOnce for F {
+    fn run(self: Box<Self>) {
+        self();
+    }
+
+    fn name(&self) -> &'static str {
+        std::any::type_name::<F>()
+    }
+}
+
+pub(crate) type Once = Box<dyn RunOnce>;
 
 /// What an item does.
 pub(crate) enum Body {
@@ -22,17 +41,22 @@ pub(crate) enum Body {
 /// A reusable item's function and state.
 pub(crate) struct WorkBody {
     pub(crate) f: Reusable,
+    pub(crate) name: &'static str,
     pub(crate) state: WorkState,
     pub(crate) panics: AtomicU64,
+    /// The timer that the pending instance waits for, and whose set of pools has it. A hint for whoever cancels.
+    pub(crate) timer: Mutex<Option<(Arc<Shared>, Key)>>,
 }
 
-/// Where a pending item was put. A hint for cancel, which checks under the lock.
+/// Where a pending item was put. A hint for whoever cancels it, who checks under the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The pwq's list of items beyond `max_active`.
+    /// The pool_workqueue's list of items beyond `max_active`.
     Inactive,
-    /// A list of the pool.
-    Shard(usize),
+    /// Armed: on no list before its time has come.
+    Timer,
+    /// A list of the pool with this number.
+    Shard { pool: u16, shard: usize },
 }
 
 /// How an item was queued: written by the owner of the pending instance, before the item goes on a list.
@@ -44,7 +68,7 @@ pub(crate) struct Queued {
     pub(crate) active_at: u64,
     /// The CPU that queued it, as an index.
     pub(crate) cpu: usize,
-    /// The pwq it counts in: 0 for unbound, the CPU's index for bound.
+    /// The pool_workqueue that it counts in: of a bound queue the CPU's index, of an unbound one the NUMA node's.
     pub(crate) pwq: usize,
     /// The flush colour it counts in.
     pub(crate) color: usize,
@@ -54,8 +78,8 @@ pub(crate) struct Queued {
 #[repr(C)]
 pub(crate) struct Node {
     links: Links<Node>,
-    /// From the lowest bit: CPU (16 bits), pwq (16), colour (1), it waited (1), place (17). Beside the links, since
-    /// moving a row of items from list to list touches both, and of most items nothing else.
+    /// From the lowest bit: CPU (14 bits), pwq (14), colour (1), it waited (1), place (2), pool (16), list (14). Beside
+    /// the links, since moving a row of items from list to list touches both, and of most items nothing else.
     packed: AtomicU64,
     at: AtomicU64,
     pub(crate) body: Body,
@@ -67,11 +91,18 @@ pub(crate) struct Node {
     active_at: AtomicU64,
 }
 
-const PWQ: u32 = 16;
-const COLOR: u32 = 32;
-const WAITED: u64 = 1 << 33;
-const PLACE: u32 = 34;
-const INACTIVE: u64 = 1 << 16;
+/// CPU indices, pwqs and lists of a pool are below this.
+pub(crate) const MAX_CPUS: usize = 1 << 14;
+const INDEX: u64 = MAX_CPUS as u64 - 1;
+const PWQ: u32 = 14;
+const COLOR: u32 = 28;
+const WAITED: u64 = 1 << 29;
+const PLACE: u32 = 30;
+const POOL: u32 = 32;
+const SHARD: u32 = 48;
+const INACTIVE: u64 = 0;
+const TIMER: u64 = 1;
+const LISTED: u64 = 2;
 
 impl Node {
     pub(crate) fn new(body: Body) -> Arc<Node> {
@@ -107,8 +138,8 @@ impl Node {
         Queued {
             at,
             active_at: if packed & WAITED != 0 { self.active_at.load(Ordering::Relaxed) } else { at },
-            cpu: (packed & 0xffff) as usize,
-            pwq: (packed >> PWQ & 0xffff) as usize,
+            cpu: (packed & INDEX) as usize,
+            pwq: (packed >> PWQ & INDEX) as usize,
             color: (packed >> COLOR & 1) as usize,
         }
     }
@@ -138,17 +169,20 @@ impl Node {
     /// By the owner.
     pub(crate) fn set_place(&self, place: Place) {
         let place = match place {
-            Place::Inactive => INACTIVE,
-            Place::Shard(shard) => shard as u64,
+            Place::Inactive => INACTIVE << PLACE,
+            Place::Timer => TIMER << PLACE,
+            Place::Shard { pool, shard } => LISTED << PLACE | u64::from(pool) << POOL | (shard as u64) << SHARD,
         };
         let rest = self.packed.load(Ordering::Relaxed) & ((1 << PLACE) - 1);
-        self.packed.store(rest | place << PLACE, Ordering::Relaxed);
+        self.packed.store(rest | place, Ordering::Relaxed);
     }
 
     pub(crate) fn place(&self) -> Place {
-        match self.packed.load(Ordering::Relaxed) >> PLACE {
+        let packed = self.packed.load(Ordering::Relaxed);
+        match packed >> PLACE & 3 {
             INACTIVE => Place::Inactive,
-            shard => Place::Shard(shard as usize),
+            TIMER => Place::Timer,
+            _ => Place::Shard { pool: (packed >> POOL & 0xffff) as u16, shard: (packed >> SHARD & INDEX) as usize },
         }
     }
 }

@@ -1,26 +1,41 @@
-//! The set of worker pools: for each CPU a normal and a high-priority one, and two unbound ones. Made as queues need
-//! them.
+//! The set of worker pools: a normal and a high-priority one for each CPU, and the unbound ones. Each is made when a queue
+//! first needs it.
 
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 
 use postread_sys::CpuSet;
+use postread_sys::topology::Topology;
 
+use crate::attrs::{Layout, WqAttrs};
 use crate::config::Config;
 use crate::error::{AllocError, ConfigError};
 use crate::flags::WqFlags;
 use crate::manager::Manager;
-use crate::pool::{Pool, Shared};
+use crate::pods::{pod_concurrency, pods};
+use crate::pool::{Pool, PoolSpec, Rank, Shared};
 use crate::queue::Workqueue;
+use crate::report::Report;
 use crate::stats::PoolStats;
 use crate::sync::lock;
+
+/// The unbound pools of one set of attributes, one per pod.
+struct Unbound {
+    rank: Rank,
+    attrs: WqAttrs,
+    pools: Vec<Arc<Pool>>,
+}
 
 #[derive(Default)]
 struct Made {
     /// By high priority (0 or 1), then by CPU index.
     bound: [Vec<Arc<Pool>>; 2],
-    unbound: [Option<Arc<Pool>>; 2],
+    unbound: Vec<Unbound>,
+    /// Unbound pools made so far, for their names.
+    unbound_count: usize,
+    /// All pools made so far, for their numbers.
+    count: u16,
 }
 
 pub(crate) struct PoolsHandle {
@@ -34,28 +49,90 @@ impl PoolsHandle {
         &self.shared
     }
 
-    /// The pools of a queue: one a CPU, or one.
-    pub(crate) fn pools_for(&self, bound: bool, high: bool) -> Result<Vec<Arc<Pool>>, AllocError> {
+    /// The pools of a bound queue.
+    pub(crate) fn bound(&self, high: bool) -> Result<Layout, AllocError> {
         let mut made = lock(&self.made);
-        if bound {
-            let pools = &mut made.bound[usize::from(high)];
-            // A failure in the middle keeps those that were made; the next call goes on behind them.
-            for (index, cpu) in self.shared.cpus.iter().enumerate().skip(pools.len()) {
-                pools.push(self.make(Some((cpu, index)), high, 1)?);
-            }
-            return Ok(pools.clone());
+        let rank = if high { Rank::High } else { Rank::Normal };
+        // A failure in the middle keeps those that were made; the next call goes on after them.
+        for (index, cpu) in self.shared.cpus.iter().enumerate().skip(made.bound[usize::from(high)].len()) {
+            let pod = CpuSet::from_iter([cpu]);
+            let spec = PoolSpec {
+                id: made.next_id()?,
+                prefix: format!("{cpu}"),
+                cpu: Some((cpu, index)),
+                rank,
+                allowed: pod.clone(),
+                pod,
+                limit: 1,
+            };
+            let pool = self.make(spec)?;
+            made.bound[usize::from(high)].push(pool);
         }
-        let slot = &mut made.unbound[usize::from(high)];
-        let pool = match slot {
-            Some(pool) => pool,
-            None => slot.insert(self.make(None, high, self.unbound_concurrency)?),
+        let pools = made.bound[usize::from(high)].clone();
+        let by_cpu = (0..pools.len()).map(|index| u16::try_from(index).unwrap_or(0)).collect();
+        Ok(Layout { attrs: WqAttrs::new(), pools, by_cpu })
+    }
+
+    /// The pools of an unbound queue with these attributes. Its queue's flag decides where the attributes leave the
+    /// priority open.
+    pub(crate) fn unbound(&self, high: bool, attrs: &WqAttrs) -> Result<Layout, AllocError> {
+        let rank = match attrs.nice {
+            Some(nice) => Rank::Nice(nice),
+            None if high => Rank::High,
+            None => Rank::Normal,
         };
-        Ok(vec![Arc::clone(pool)])
+        let cpus = &self.shared.cpus;
+        let allowed = attrs.cpumask.as_ref().unwrap_or(cpus).clone();
+        let pods = match &self.shared.topology {
+            Some(topology) => pods(topology, &allowed, attrs.affn_scope),
+            None => vec![allowed.clone()],
+        };
+        let mut made = lock(&self.made);
+        let known = made.unbound.iter().find(|u| {
+            u.rank == rank
+                && u.attrs.affn_scope == attrs.affn_scope
+                && u.attrs.affn_strict == attrs.affn_strict
+                && u.attrs.cpumask.as_ref().unwrap_or(cpus) == &allowed
+        });
+        let pools = match known {
+            Some(unbound) => unbound.pools.clone(),
+            None => {
+                let mut pools = Vec::with_capacity(pods.len());
+                for pod in &pods {
+                    let spec = PoolSpec {
+                        id: made.next_id()?,
+                        prefix: format!("u{}", made.unbound_count),
+                        cpu: None,
+                        rank,
+                        pod: pod.clone(),
+                        allowed: if attrs.affn_strict { pod.clone() } else { allowed.clone() },
+                        limit: pod_concurrency(self.unbound_concurrency, pod.len(), allowed.len()),
+                    };
+                    pools.push(self.make(spec)?);
+                    made.unbound_count += 1;
+                }
+                if !attrs.affn_strict {
+                    for (index, pool) in pools.iter().enumerate() {
+                        // Nearest numbers first.
+                        let (before, after) = (&pools[..index], &pools[index + 1..]);
+                        let _ = pool.siblings.set(after.iter().chain(before).map(Arc::downgrade).collect());
+                    }
+                }
+                made.unbound.push(Unbound { rank, attrs: attrs.clone(), pools: pools.clone() });
+                pools
+            }
+        };
+        let by_cpu = cpus.iter().enumerate().map(|(index, cpu)| {
+            // A CPU outside the mask has no pod: these are spread.
+            let pod = pods.iter().position(|pod| pod.contains(cpu)).unwrap_or(index % pods.len());
+            u16::try_from(pod).unwrap_or(0)
+        });
+        Ok(Layout { attrs: attrs.clone(), by_cpu: by_cpu.collect(), pools })
     }
 
     /// Makes a pool with its first worker, and waits until that is set up.
-    fn make(&self, cpu: Option<(u32, usize)>, high: bool, limit: usize) -> Result<Arc<Pool>, AllocError> {
-        let pool = Arc::new(Pool::new(Arc::clone(&self.shared), cpu, high, limit));
+    fn make(&self, spec: PoolSpec) -> Result<Arc<Pool>, AllocError> {
+        let pool = Arc::new(Pool::new(Arc::clone(&self.shared), spec));
         let error = |source: io::Error| AllocError::Worker { worker: format!("pr/{}:0", pool.prefix), source };
         let (ready, is_ready) = mpsc::channel();
         pool.idle.reserve_first();
@@ -63,6 +140,14 @@ impl PoolsHandle {
         is_ready.recv().map_err(io::Error::other).and_then(|result| result).map_err(error)?;
         self.shared.manager.add(&pool);
         Ok(pool)
+    }
+}
+
+impl Made {
+    fn next_id(&mut self) -> Result<u16, AllocError> {
+        let id = self.count;
+        self.count = id.checked_add(1).ok_or(AllocError::TooManyPools)?;
+        Ok(id)
     }
 }
 
@@ -75,7 +160,8 @@ impl Drop for PoolsHandle {
 
 /// A set of worker pools. All queues of a process normally share [`Pools::global`].
 ///
-/// Its threads end once the set and all queues on it are dropped; the global one's never do.
+/// Its threads end once the set and all queues on it are dropped and their items are done; the global one's never do. A
+/// pool stays for as long as its set: each combination of attributes that a queue has had costs a thread per pod.
 #[derive(Clone)]
 pub struct Pools {
     handle: Arc<PoolsHandle>,
@@ -91,7 +177,8 @@ impl Pools {
     /// A CPU outside the calling thread's affinity mask; no manager thread could be made.
     pub fn new(config: Config) -> Result<Pools, ConfigError> {
         let (cpus, unbound_concurrency) = config.resolve()?;
-        let shared = Arc::new(Shared::new(cpus, &config));
+        let topology = config.topology.clone().or_else(|| Topology::current().ok());
+        let shared = Arc::new(Shared::new(cpus, topology, &config));
         Manager::start(&shared).map_err(ConfigError::Manager)?;
         Ok(Pools { handle: Arc::new(PoolsHandle { shared, unbound_concurrency, made: Mutex::default() }) })
     }
@@ -115,7 +202,7 @@ impl Pools {
     /// Makes the set of this process with these settings, before anything uses it.
     ///
     /// # Errors
-    /// [`ConfigError::InUse`] if it exists already; else as [`Pools::new`].
+    /// [`ConfigError::InUse`] if it exists already; otherwise as [`Pools::new`].
     pub fn set_global(config: Config) -> Result<(), ConfigError> {
         let _one_at_a_time = lock(&MAKING);
         if GLOBAL.get().is_some() {
@@ -129,7 +216,15 @@ impl Pools {
     /// # Errors
     /// As [`Workqueue::alloc`].
     pub fn alloc(&self, name: &str, flags: WqFlags, max_active: usize) -> Result<Workqueue, AllocError> {
-        Workqueue::alloc_on(&self.handle, name, flags, max_active)
+        Workqueue::alloc_on(&self.handle, name, flags, max_active, false)
+    }
+
+    /// As [`Workqueue::alloc_ordered`], on this set.
+    ///
+    /// # Errors
+    /// As [`Workqueue::alloc_ordered`].
+    pub fn alloc_ordered(&self, name: &str, flags: WqFlags) -> Result<Workqueue, AllocError> {
+        Workqueue::alloc_on(&self.handle, name, flags | WqFlags::UNBOUND, 1, true)
     }
 
     /// The CPUs that have bound pools.
@@ -137,15 +232,23 @@ impl Pools {
         &self.handle.shared.cpus
     }
 
-    /// How many workers of an unbound pool may run at once.
+    /// How many workers of the unbound pools of one priority may run at once. (Pods round their parts up.)
     pub fn unbound_concurrency(&self) -> usize {
         self.handle.unbound_concurrency
     }
 
     /// The state of every pool made so far.
     pub fn stats(&self) -> Vec<PoolStats> {
-        let made = lock(&self.handle.made);
-        made.bound.iter().flatten().chain(made.unbound.iter().flatten()).map(PoolStats::of).collect()
+        let pools: Vec<Arc<Pool>> = {
+            let made = lock(&self.handle.made);
+            made.bound.iter().flatten().chain(made.unbound.iter().flat_map(|u| &u.pools)).cloned().collect()
+        };
+        pools.iter().map(PoolStats::of).collect()
+    }
+
+    /// The latest reports of the monitor and the watchdog, the oldest first; at most 64 are kept.
+    pub fn reports(&self) -> Vec<Report> {
+        self.handle.shared.reporter.latest()
     }
 }
 

@@ -79,11 +79,14 @@ pub(crate) struct WorkState {
     word: AtomicU64,
     lock: Mutex<()>,
     changed: Condvar,
+    /// How often the item's user has disabled it. The first one adds to the depth in the word and the last enable takes
+    /// that back, so that one enable too many cannot let a queueing through while a cancel waits.
+    disabled: Mutex<u32>,
 }
 
 impl WorkState {
     pub(crate) fn new() -> WorkState {
-        WorkState { word: AtomicU64::new(0), lock: Mutex::new(()), changed: Condvar::new() }
+        WorkState { word: AtomicU64::new(0), lock: Mutex::new(()), changed: Condvar::new(), disabled: Mutex::new(0) }
     }
 
     /// Changes the word, and always by a read-modify-write: even a caller that changes nothing releases what it wrote
@@ -214,6 +217,35 @@ impl WorkState {
 
     pub(crate) fn enable(&self) {
         self.update(|word| word - DISABLE_ONE);
+    }
+
+    /// By the user; counted.
+    pub(crate) fn user_disable(&self) {
+        let mut depth = lock(&self.disabled);
+        if *depth == 0 {
+            self.disable();
+        }
+        *depth += 1;
+    }
+
+    /// By the user. `None` if the item is not disabled; otherwise whether it is enabled now.
+    pub(crate) fn user_enable(&self) -> Option<bool> {
+        let mut depth = lock(&self.disabled);
+        *depth = depth.checked_sub(1)?;
+        if *depth == 0 {
+            self.enable();
+        }
+        Some(*depth == 0)
+    }
+
+    /// How often the user has disabled it.
+    pub(crate) fn user_disabled(&self) -> u32 {
+        *lock(&self.disabled)
+    }
+
+    /// Does queueing fail now, because of a disable or a cancel under way?
+    pub(crate) fn is_disabled(&self) -> bool {
+        self.word.load(Ordering::Acquire) & DISABLE_MASK != 0
     }
 
     pub(crate) fn is_pending(&self) -> bool {

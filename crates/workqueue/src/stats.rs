@@ -2,17 +2,30 @@
 
 use std::ops::Sub;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use postread_sys::CpuSet;
 use postread_sys::group::{SchedGroup, sched_group};
 use postread_sys::hist::{AtomicHist, Hist};
 use postread_sys::priority::HighPriority;
 use postread_sys::schedstat::{SchedStat, ThreadStat};
 
+use crate::attrs::WqAttrs;
 use crate::flags::WqFlags;
-use crate::pool::Pool;
+use crate::pool::{Pool, Rank};
 use crate::queue::WqInner;
 use crate::sync::lock;
+
+/// Rare events of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) cpu_hogs: AtomicU64,
+    pub(crate) managed_wakeups: AtomicU64,
+    pub(crate) repatriated: AtomicU64,
+    pub(crate) maydays: AtomicU64,
+    pub(crate) rescued: AtomicU64,
+}
 
 /// The histograms of a queue on one CPU. An item that was active at once, as nearly all are, is counted in two.
 pub(crate) struct Hists {
@@ -70,8 +83,12 @@ pub struct WqStats {
     pub name: String,
     /// Its flags.
     pub flags: WqFlags,
+    /// Its attributes.
+    pub attrs: WqAttrs,
     /// The limit in force.
     pub max_active: usize,
+    /// The least part of a NUMA node in it.
+    pub min_active: usize,
     /// Items queued.
     pub queued: u64,
     /// Items whose run has ended.
@@ -84,6 +101,20 @@ pub struct WqStats {
     pub panics: u64,
     /// Items that started on another CPU than the one they were queued on.
     pub migrated: u64,
+    /// CPU time that workers spent on its items, with what it costs to find and count them. Added up when a worker turns
+    /// to another queue or goes to sleep. (Items that ran in place are not in it.)
+    pub cpu_time: Duration,
+    /// Items that held up others of a bound pool for longer than
+    /// [`Config::cpu_intensive_thresh`](crate::Config::cpu_intensive_thresh).
+    pub cpu_hogs: u64,
+    /// How often the monitor woke another worker because an item hogged the CPU, or slept without having said so.
+    pub managed_wakeups: u64,
+    /// How often a worker was brought back into its pod.
+    pub repatriated: u64,
+    /// How often the queue's rescuer was called.
+    pub maydays: u64,
+    /// Items that the rescuer ran.
+    pub rescued: u64,
     /// By CPU.
     pub cpus: Vec<CpuCounts>,
     /// From queueing to activation: the time that `max_active` held an item back.
@@ -109,22 +140,30 @@ impl WqStats {
         let mut stats = WqStats {
             name: wq.name.clone(),
             flags: wq.flags,
+            attrs: wq.layouts.current().attrs.clone(),
             max_active: wq.max_active(),
+            min_active: wq.min_active(),
             queued,
             executed: done.saturating_sub(cancelled),
             cancelled,
             in_flight: queued.saturating_sub(done),
             panics: wq.panics.load(Ordering::Acquire),
             migrated: wq.percpu.iter().map(|p| p.0.migrated.load(Ordering::Relaxed)).sum(),
+            cpu_time: wq.cpu_time(),
+            cpu_hogs: wq.counters.cpu_hogs.load(Ordering::Relaxed),
+            managed_wakeups: wq.counters.managed_wakeups.load(Ordering::Relaxed),
+            repatriated: wq.counters.repatriated.load(Ordering::Relaxed),
+            maydays: wq.counters.maydays.load(Ordering::Relaxed),
+            rescued: wq.counters.rescued.load(Ordering::Relaxed),
             cpus: Vec::with_capacity(wq.percpu.len()),
             queue_to_activate: Hist::new(),
             activate_to_start: Hist::new(),
             queue_to_start: Hist::new(),
             run: Hist::new(),
-            pools: wq.pools.iter().map(PoolStats::of).collect(),
+            pools: wq.layouts.current().pools.iter().map(PoolStats::of).collect(),
             group: sched_group().ok(),
         };
-        for ((index, percpu), cpu) in wq.percpu.iter().enumerate().zip(wq.pools[0].shared.cpus.iter()) {
+        for ((index, percpu), cpu) in wq.percpu.iter().enumerate().zip(wq.shared().cpus.iter()) {
             let mut started = 0;
             if let Some(hists) = percpu.0.hists.get() {
                 let mut at_once = Hist::new();
@@ -165,13 +204,21 @@ impl Sub<&WqStats> for &WqStats {
         WqStats {
             name: self.name.clone(),
             flags: self.flags,
+            attrs: self.attrs.clone(),
             max_active: self.max_active,
+            min_active: self.min_active,
             queued: self.queued.saturating_sub(earlier.queued),
             executed: self.executed.saturating_sub(earlier.executed),
             cancelled: self.cancelled.saturating_sub(earlier.cancelled),
             in_flight: self.in_flight,
             panics: self.panics.saturating_sub(earlier.panics),
             migrated: self.migrated.saturating_sub(earlier.migrated),
+            cpu_time: self.cpu_time.saturating_sub(earlier.cpu_time),
+            cpu_hogs: self.cpu_hogs.saturating_sub(earlier.cpu_hogs),
+            managed_wakeups: self.managed_wakeups.saturating_sub(earlier.managed_wakeups),
+            repatriated: self.repatriated.saturating_sub(earlier.repatriated),
+            maydays: self.maydays.saturating_sub(earlier.maydays),
+            rescued: self.rescued.saturating_sub(earlier.rescued),
             cpus: cpus.collect(),
             queue_to_activate: &self.queue_to_activate - &earlier.queue_to_activate,
             activate_to_start: &self.activate_to_start - &earlier.activate_to_start,
@@ -187,7 +234,8 @@ impl Sub<&WqStats> for &WqStats {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStats {
-    /// As `ps` shows it: `pr/0:1H` is worker 1 of CPU 0's high-priority pool, `pr/u0:3` worker 3 of the unbound pool.
+    /// As `ps` shows it: `pr/0:1H` is worker 1 of CPU 0's high-priority pool, `pr/u0:3` worker 3 of an unbound
+    /// pool.
     pub name: String,
     /// The kernel's thread number.
     pub tid: i32,
@@ -199,11 +247,13 @@ pub struct WorkerStats {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// `0` and `0H` for CPU 0; `u0` and `u1H` for the unbound pools.
+    /// `0` and `0H` for CPU 0; `u0`, `u1H` and so on for the unbound pools, in the order in which they were made.
     pub name: String,
+    /// The CPUs whose items it gets: one CPU, or a pod.
+    pub pod: CpuSet,
     /// The CPU of a bound pool.
     pub cpu: Option<u32>,
-    /// `None` for a normal pool; for a high-priority one what took effect.
+    /// `None` for a normal pool; for a high-priority one what the system granted.
     pub priority: Option<HighPriority>,
     /// The workers there are.
     pub workers: Vec<WorkerStats>,
@@ -233,9 +283,10 @@ impl PoolStats {
         }
         let (running, idle) = pool.idle.counts();
         PoolStats {
-            name: format!("{}{}", pool.prefix, if pool.high { "H" } else { "" }),
+            name: pool.name(),
+            pod: pool.pod.clone(),
             cpu: pool.cpu.map(|(cpu, _)| cpu),
-            priority: pool.high.then(|| pool.priority.get().copied().unwrap_or(HighPriority::None)),
+            priority: (pool.rank == Rank::High).then(|| pool.priority.get().copied().unwrap_or(HighPriority::None)),
             workers,
             sched,
             running,
@@ -255,6 +306,7 @@ impl Sub<&PoolStats> for &PoolStats {
         });
         PoolStats {
             name: self.name.clone(),
+            pod: self.pod.clone(),
             cpu: self.cpu,
             priority: self.priority,
             workers: workers.collect(),
@@ -262,6 +314,54 @@ impl Sub<&PoolStats> for &PoolStats {
             running: self.running,
             idle: self.idle,
             thread_failures: self.thread_failures.saturating_sub(earlier.thread_failures),
+        }
+    }
+}
+
+/// One line, as a row of the kernel's `wq_monitor.py` with latencies; `{:#}` adds the pools, a line each.
+impl std::fmt::Display for WqStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}: {} done, {} in flight, {} cancelled, {} panics, CPU {:.1?}, {} hogs, {} managed, {} repatriated, {} \
+             maydays, {} rescued; queue to start {}; run {}",
+            self.name,
+            self.executed,
+            self.in_flight,
+            self.cancelled,
+            self.panics,
+            self.cpu_time,
+            self.cpu_hogs,
+            self.managed_wakeups,
+            self.repatriated,
+            self.maydays,
+            self.rescued,
+            self.queue_to_start,
+            self.run,
+        )?;
+        if f.alternate() {
+            self.pools.iter().try_for_each(|pool| write!(f, "\n  {pool}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for PoolStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "pool {} on CPUs {}: {} workers, {} running, {} idle, CPU {:.1?}, scheduler latency {:.1?}",
+            self.name,
+            self.pod,
+            self.workers.len(),
+            self.running,
+            self.idle,
+            Duration::from_nanos(self.sched.run_time_ns),
+            Duration::from_nanos(self.sched.run_delay_ns),
+        )?;
+        match self.priority {
+            Some(priority) => write!(f, ", high priority: {priority}"),
+            None => Ok(()),
         }
     }
 }

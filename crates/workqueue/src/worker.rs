@@ -1,110 +1,23 @@
-//! What a worker thread does, and how an item's code finds out that it runs on one.
+//! What a worker thread does.
 
-use std::any::Any;
-use std::cell::{Cell, RefCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use postread_sys::priority::HighPriority;
-use postread_sys::{CpuSet, affinity, gettid, priority, stamp_ns};
+use postread_sys::{affinity, current_cpu, gettid, priority, stamp_ns, thread_cpu_ns};
 
 use crate::config::HighPriorityPolicy;
+use crate::current::{Blocked, Inside, drop_payload, set_worker};
+use crate::flags::WqFlags;
 use crate::idle::{Sleeper, Slept};
 use crate::node::{Body, Node, Queued};
-use crate::pool::{Pool, Taken, WorkerInfo};
+use crate::pool::{Pool, Rank, Taken, WorkerInfo};
 use crate::queue::WqInner;
 use crate::state::{Finish, Start};
 use crate::sync::lock;
 use crate::work::Work;
-
-struct Current {
-    pool: RefCell<Option<Arc<Pool>>>,
-    /// Addresses of the item that runs and of its queue; 0 between items.
-    node: Cell<usize>,
-    wq: Cell<usize>,
-    /// Depth of `blocking`.
-    blocked: Cell<u32>,
-}
-
-thread_local! {
-    static CURRENT: Current = const {
-        Current { pool: RefCell::new(None), node: Cell::new(0), wq: Cell::new(0), blocked: Cell::new(0) }
-    };
-}
-
-/// Looks at the thread's state. A thread that is being torn down has none left, and is no worker any more: the
-/// destructor of another thread-local may still drop or flush a queue.
-fn with_current<R>(look: impl FnOnce(&Current) -> R) -> Option<R> {
-    CURRENT.try_with(look).ok()
-}
-
-/// Does the caller run inside an item of this queue?
-pub(crate) fn inside_queue(wq: &Arc<WqInner>) -> bool {
-    with_current(|current| current.wq.get() == Arc::as_ptr(wq) as usize).unwrap_or(false)
-}
-
-/// Does the caller run inside this item?
-pub(crate) fn inside_item(node: &Arc<Node>) -> bool {
-    with_current(|current| current.node.get() == Arc::as_ptr(node) as usize).unwrap_or(false)
-}
-
-/// Is the caller a worker, of any set of pools?
-pub(crate) fn on_worker() -> bool {
-    with_current(|current| current.pool.borrow().is_some()).unwrap_or(false)
-}
-
-/// Runs `f`, which waits (for I/O, a lock, another item), and lets another worker of the pool go on meanwhile.
-///
-/// A bound pool runs one worker at a time, an unbound pool as many as there are CPUs; the kernel sees for itself when a
-/// worker sleeps, a user-space pool has to be told. An item that waits without saying so holds up the items behind it.
-/// Outside of a worker this only calls `f`. It nests. Waiting with this crate's own `flush`, `drain` and `cancel_sync`
-/// needs no `blocking` around it.
-///
-/// ```
-/// use std::sync::mpsc;
-/// use postread_workqueue::{Workqueue, WqFlags, blocking};
-///
-/// let wq = Workqueue::alloc("doc_blocking", WqFlags::PERCPU, 0)?;
-/// let (answer, question) = mpsc::channel();
-/// wq.spawn_on(0, move || assert_eq!(blocking(|| question.recv()), Ok(42)))?;
-/// // Behind the first item on the same CPU, and yet it runs: otherwise both would wait for ever.
-/// wq.spawn_on(0, move || answer.send(42).unwrap())?;
-/// assert_eq!(wq.flush()?.panics, 0);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn blocking<R>(f: impl FnOnce() -> R) -> R {
-    /// Counts the worker in again, also when `f` panics.
-    struct Unblock;
-    impl Drop for Unblock {
-        fn drop(&mut self) {
-            with_current(|current| {
-                current.blocked.set(current.blocked.get() - 1);
-                if current.blocked.get() == 0
-                    && let Some(pool) = &*current.pool.borrow()
-                {
-                    pool.idle.unblock();
-                }
-            });
-        }
-    }
-    let worker = with_current(|current| {
-        let pool = current.pool.borrow();
-        let Some(pool) = &*pool else { return false };
-        current.blocked.set(current.blocked.get() + 1);
-        if current.blocked.get() == 1 {
-            pool.idle.block();
-            if pool.has_work() {
-                pool.notify();
-            }
-        }
-        true
-    })
-    .unwrap_or(false);
-    let _unblock = worker.then(|| Unblock);
-    f()
-}
 
 /// The thread.
 pub(crate) fn main(pool: &Arc<Pool>, slot: usize, info: &Arc<WorkerInfo>, ready: Option<mpsc::Sender<io::Result<()>>>) {
@@ -124,60 +37,79 @@ pub(crate) fn main(pool: &Arc<Pool>, slot: usize, info: &Arc<WorkerInfo>, ready:
             return;
         }
     }
-    CURRENT.with(|current| *current.pool.borrow_mut() = Some(Arc::clone(pool)));
-    Worker { pool, me: Sleeper::current(), wq: None, owed: None, now: 0, here: 0, turns: 0, row: 0, spare: Vec::new() }
-        .run();
-    CURRENT.with(|current| *current.pool.borrow_mut() = None);
+    set_worker(Some((pool, info)));
+    Worker::new(pool, info).run();
+    set_worker(None);
     pool.forget_worker(slot);
 }
 
+/// Runs the items that `next` gives, on a rescuer's thread and in the place of the pool's own workers.
+pub(crate) fn rescue(pool: &Arc<Pool>, info: &Arc<WorkerInfo>, mut next: impl FnMut() -> Option<Arc<Node>>) {
+    set_worker(Some((pool, info)));
+    let mut worker = Worker::new(pool, info);
+    worker.here = worker.cpu();
+    while let Some(node) = next() {
+        worker.process(Taken { node, same_next: false, more: false });
+        worker.settle();
+    }
+    worker.leave_queue();
+    set_worker(None);
+}
+
 fn set_up(pool: &Pool) -> io::Result<()> {
-    match pool.cpu {
-        Some((cpu, _)) => affinity::set_current(&CpuSet::from_iter([cpu]))?,
-        None => affinity::set_current(&pool.shared.cpus)?,
-    }
+    let pinned = affinity::set_current(&pool.allowed);
+    let (shared, current) = (&pool.shared, priority::current_nice());
+    let wanted = match pool.rank {
+        Rank::Nice(nice) => nice,
+        Rank::Normal | Rank::High => shared.nice,
+    };
     // The thread inherits from whichever thread made it.
-    if priority::current_nice().is_ok_and(|nice| nice != pool.shared.nice) {
-        // Going back to a lower nice value may not be allowed; the worker then keeps its maker's.
-        let _ = priority::set_nice_current(pool.shared.nice);
+    if current.is_ok_and(|nice| nice != wanted) {
+        // A lower nice value may not be allowed; the worker then keeps its maker's.
+        let _ = priority::set_nice_current(wanted);
     }
-    if pool.high {
-        let took = match pool.shared.high_priority {
-            HighPriorityPolicy::Best => priority::raise_current(pool.shared.slice),
+    if pool.rank == Rank::High {
+        let took = match shared.high_priority {
+            HighPriorityPolicy::Best => priority::raise_current(shared.slice),
             HighPriorityPolicy::Slice => {
-                priority::set_slice_current(pool.shared.slice).map_or(HighPriority::None, HighPriority::Slice)
+                priority::set_slice_current(shared.slice).map_or(HighPriority::None, HighPriority::Slice)
             }
         };
         let _ = pool.priority.set(took);
     }
-    Ok(())
-}
-
-/// After this many items a worker looks first at another CPU's list, so that none waits for ever behind a list that is
-/// never empty.
-const TURN: usize = 32;
-
-/// Drops what a panic carried, whose own destructor may panic too.
-pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(again);
+    match pinned {
+        // The CPU has gone since the set was made. The worker comes home once it is back.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        pinned => pinned,
     }
 }
 
+/// After this many items a worker looks first at another CPU's list, so that none waits for ever because another list is
+/// never empty; and a bound worker whether it is on its CPU.
+const TURN: usize = 32;
+
 struct Worker<'a> {
     pool: &'a Arc<Pool>,
+    info: &'a Arc<WorkerInfo>,
     me: Arc<Sleeper>,
     /// The queue of the last item: its count is not touched while items of the same queue follow.
     wq: Option<Arc<WqInner>>,
-    /// A pwq of `wq` whose waiting items this worker has yet to activate, and for how many done items.
+    /// The function of the last item.
+    function: &'static str,
+    /// The thread's CPU time when it last turned to a queue.
+    cpu_mark: u64,
+    /// A pool_workqueue of `wq` whose waiting items this worker has yet to activate, and for how many done items.
     owed: Option<(usize, u64)>,
     /// The time, when the last item ended just now; else 0.
     now: u64,
     /// The index of the CPU where the last item started, or where it woke.
     here: usize,
     turns: usize,
+    items: u64,
     /// Items since it last found none.
     row: u32,
+    /// It was brought back into its pod, for which no queue has been charged yet.
+    repatriated: bool,
     /// Nodes of one-shot items of `wq` that have run.
     spare: Vec<Arc<Node>>,
 }
@@ -190,13 +122,33 @@ const PAUSES: u32 = 4;
 /// So many at a time are given back.
 const SPARE_ROW: usize = 32;
 
-impl Worker<'_> {
+impl<'a> Worker<'a> {
+    fn new(pool: &'a Arc<Pool>, info: &'a Arc<WorkerInfo>) -> Worker<'a> {
+        Worker {
+            pool,
+            info,
+            me: Sleeper::current(),
+            wq: None,
+            function: "",
+            cpu_mark: 0,
+            owed: None,
+            now: 0,
+            here: 0,
+            turns: 0,
+            items: 0,
+            row: 0,
+            repatriated: false,
+            spare: Vec::new(),
+        }
+    }
+
     fn run(mut self) {
         let mut woken = true;
         loop {
             if std::mem::take(&mut woken) {
-                self.here = self.cpu();
                 self.pool.idle.woke();
+                self.come_home();
+                self.here = self.cpu();
                 if let Some(taken) = self.take() {
                     // Whoever queued while this worker was waking left the rest to it.
                     if self.pool.has_work() {
@@ -216,12 +168,13 @@ impl Worker<'_> {
             if self.settle() || self.linger() {
                 continue;
             }
-            self.give_spare();
-            self.wq = None;
-            self.now = 0;
+            self.leave_queue();
+            if self.info.occupancy.rest() {
+                self.pool.idle.unblock();
+            }
             let shutdown = &self.pool.shared.shutdown;
             let pool = self.pool;
-            match pool.idle.sleep(&self.me, || pool.has_work() || shutdown.load(Ordering::Acquire)) {
+            match pool.idle.sleep(&self.me, || pool.has_work_anywhere() || shutdown.load(Ordering::Acquire)) {
                 Slept::Stayed if shutdown.load(Ordering::Acquire) && !pool.has_work() => {
                     pool.idle.leave();
                     return;
@@ -230,6 +183,22 @@ impl Worker<'_> {
                 Slept::Woken => woken = true,
                 Slept::Exit => return,
             }
+            self.info.occupancy.wake();
+        }
+    }
+
+    /// Back to the pod, if the scheduler has moved this thread out of it, or to the CPU of a bound pool, if that was gone
+    /// and is back.
+    fn come_home(&mut self) {
+        let pool = self.pool;
+        if pool.pod.contains(current_cpu()) {
+            return;
+        }
+        if affinity::set_current(&pool.pod).is_ok() {
+            self.repatriated = true;
+        }
+        if pool.allowed != pool.pod {
+            let _ = affinity::set_current(&pool.allowed);
         }
     }
 
@@ -248,14 +217,15 @@ impl Worker<'_> {
     }
 
     fn take(&mut self) -> Option<Taken> {
-        let cpu = match self.pool.cpu {
-            Some(_) => 0,
-            None => {
-                self.turns = self.turns.wrapping_add(1);
-                if self.turns.is_multiple_of(TURN) { self.here + self.turns / TURN } else { self.here }
+        self.turns = self.turns.wrapping_add(1);
+        let mut cpu = self.here;
+        if self.turns.is_multiple_of(TURN) {
+            match self.pool.cpu {
+                Some(_) => self.come_home(),
+                None => cpu = (self.here + self.turns / TURN) % self.pool.shared.cpus.len(),
             }
-        };
-        self.pool.take(cpu)
+        }
+        self.pool.take(cpu).or_else(|| self.pool.take_from_siblings(cpu))
     }
 
     fn process(&mut self, taken: Taken) {
@@ -266,9 +236,12 @@ impl Worker<'_> {
             Body::Once(f) => {
                 self.settle_before(&queued, taken.same_next);
                 let f = lock(f).take();
-                self.run_one(&taken.node, &queued, || {
+                if let Some(f) = &f {
+                    self.show(f.name());
+                }
+                self.run_one(&taken.node, None, &queued, || {
                     if let Some(f) = f {
-                        f();
+                        f.run();
                     }
                 });
                 self.complete(&queued);
@@ -306,8 +279,9 @@ impl Worker<'_> {
         if body.state.start() == Start::Deferred {
             return;
         }
+        self.show(body.name);
         loop {
-            if self.run_one(work.node(), &queued, || (body.f)(work)) {
+            if self.run_one(work.node(), Some(work), &queued, || (body.f)(work)) {
                 body.panics.fetch_add(1, Ordering::Relaxed);
             }
             if body.state.finish() == Finish::Idle {
@@ -318,7 +292,7 @@ impl Worker<'_> {
             self.settle();
             queued = work.node().queued();
             self.turn_to(work.node());
-            if !Arc::ptr_eq(self.wq().pool(queued.pwq), self.pool) {
+            if !self.wq().is_on_pool(work.node(), self.pool) {
                 // Queued meanwhile for another pool: another CPU, another priority, or another set of pools, whose CPUs
                 // have other indices.
                 body.state.hand_over();
@@ -345,31 +319,65 @@ impl Worker<'_> {
         if !self.wq.as_ref().is_some_and(|wq| node.is_on(wq)) {
             self.settle();
             self.give_spare();
+            self.charge();
             self.wq = node.wq();
+            lock(&self.info.doing).wq = self.wq.clone();
+        }
+        if std::mem::take(&mut self.repatriated) {
+            self.wq().count_repatriated();
+        }
+    }
+
+    /// Makes no queue the current one.
+    fn leave_queue(&mut self) {
+        self.give_spare();
+        self.charge();
+        self.wq = None;
+        lock(&self.info.doing).wq = None;
+        self.now = 0;
+    }
+
+    /// Charges the current queue for the CPU time since this worker turned to it.
+    fn charge(&mut self) {
+        let now = thread_cpu_ns();
+        if let Some(wq) = &self.wq {
+            wq.count_cpu_time(self.here, now.saturating_sub(self.cpu_mark));
+        }
+        self.cpu_mark = now;
+    }
+
+    /// Shows others which function runs.
+    fn show(&mut self, function: &'static str) {
+        if self.function.as_ptr() != function.as_ptr() {
+            self.function = function;
+            lock(&self.info.doing).function = function;
         }
     }
 
     /// True if it panicked.
-    fn run_one(&mut self, node: &Arc<Node>, queued: &Queued, f: impl FnOnce()) -> bool {
+    fn run_one(&mut self, node: &Arc<Node>, work: Option<&Work>, queued: &Queued, f: impl FnOnce()) -> bool {
         let start = if self.now != 0 { self.now } else { stamp_ns() };
         let cpu = self.cpu();
         self.here = cpu;
-        let wq = Arc::as_ptr(self.wq()) as usize;
-        let address = Arc::as_ptr(node) as usize;
-        CURRENT.with(|current| {
-            current.node.set(address);
-            current.wq.set(wq);
-        });
+        self.items += 1;
+        self.info.items.store(self.items, Ordering::Relaxed);
+        self.info.started.store(start.max(1), Ordering::Release);
+        // In its CPU's pool it holds nobody up.
+        let intensive = self.pool.cpu.is_some() && self.wq().flags.contains(WqFlags::CPU_INTENSIVE);
+        let out = intensive.then(Blocked::enter);
+        let inside = Inside::enter(node, self.wq(), work);
         let outcome = catch_unwind(AssertUnwindSafe(f));
         let panicked = outcome.is_err();
         if let Err(payload) = outcome {
             self.wq().count_panic();
             drop_payload(payload);
         }
-        CURRENT.with(|current| {
-            current.node.set(0);
-            current.wq.set(0);
-        });
+        drop(inside);
+        drop(out);
+        self.info.started.store(0, Ordering::Release);
+        if self.info.occupancy.item_ended() {
+            self.pool.idle.unblock();
+        }
         self.now = stamp_ns();
         self.wq().record(cpu, queued, start, self.now);
         panicked
@@ -391,8 +399,8 @@ impl Worker<'_> {
 
     /// Before an item runs: activates what waits, or puts it off so that one lock serves many items.
     ///
-    /// It may be put off only while the next item on the same list is of the same pwq: whoever takes that one comes
-    /// by here in turn, and the last of a row never puts it off, so no place is held back by a worker inside a long
+    /// It may be put off only while the next item on the same list is of the same pool_workqueue: whoever takes that one
+    /// comes by here in turn, and the last of a row never puts it off, so no place is held back by a worker inside a long
     /// item.
     fn settle_before(&mut self, queued: &Queued, same_next: bool) {
         let pwq = queued.pwq;

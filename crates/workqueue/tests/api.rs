@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use postread_sys::CpuSet;
 use postread_workqueue::{
-    AllocError, Config, ConfigError, FlushError, Pools, WQ_DFL_ACTIVE, WQ_MAX_ACTIVE, Work, Workqueue, WqFlags,
-    blocking,
+    AllocError, Config, ConfigError, FlushError, MaxActiveError, Pools, WQ_DFL_ACTIVE, WQ_MAX_ACTIVE, Work, Workqueue,
+    WqFlags, blocking,
 };
 
 const BOTH: [WqFlags; 2] = [WqFlags::PERCPU, WqFlags::UNBOUND];
@@ -52,7 +52,7 @@ fn bad_arguments_are_errors() {
     assert!(matches!(Workqueue::alloc("x", WqFlags::UNBOUND, WQ_MAX_ACTIVE + 1), Err(AllocError::MaxActive(_))));
     let wq = Workqueue::alloc("x", WqFlags::UNBOUND, WQ_MAX_ACTIVE).unwrap();
     assert_eq!(wq.max_active(), WQ_MAX_ACTIVE);
-    assert_eq!(wq.set_max_active(WQ_MAX_ACTIVE + 1).unwrap_err().max_active, WQ_MAX_ACTIVE + 1);
+    assert_eq!(wq.set_max_active(WQ_MAX_ACTIVE + 1), Err(MaxActiveError::TooMany { max_active: WQ_MAX_ACTIVE + 1 }));
     wq.set_max_active(0).unwrap();
     assert_eq!(wq.max_active(), WQ_DFL_ACTIVE);
     let work = Work::new(|_| {});
@@ -181,7 +181,8 @@ fn a_function_that_panics_when_it_is_dropped_leaves_the_worker_alive() {
             }
         }
     }
-    let pools = Pools::new(Config::new().unbound_concurrency(1)).unwrap();
+    let config = Config::new().cpu_intensive_thresh(Duration::ZERO);
+    let pools = Pools::new(config.unbound_concurrency(1)).unwrap();
     let wq = pools.alloc("bomb", WqFlags::UNBOUND, 0).unwrap();
     let hold = gate(&wq);
     let bomb = Bomb;
@@ -454,7 +455,7 @@ fn stats_tell_where_an_item_waited() {
     assert_eq!(stats.queue_to_start.count(), 2);
     assert_eq!(stats.queue_to_activate.count(), 2);
     assert_eq!(stats.run.count(), 2);
-    let long = Duration::from_millis(19).as_nanos() as u64;
+    let long = Duration::from_millis(19);
     assert!(stats.queue_to_activate.max().unwrap() >= long, "{stats:?}");
     assert!(stats.run.max().unwrap() >= long, "{stats:?}");
     assert_eq!(stats.cpus.iter().map(|c| c.started).sum::<u64>(), 2);

@@ -1,7 +1,7 @@
 //! The invariants of the kernel's workqueues that hold here too, by number (README of `mutations/` lists them). For each
 //! there is a mutation that breaks it, and the test of that number must see it.
 //!
-//! Items never assert: a worker catches their panics. They tell the test what they saw.
+//! Items never assert, since a worker catches their panics. They report to the test what they saw.
 
 mod common;
 
@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use common::{BOTH, Rng, pools, two_cpus, within_patience};
+use common::{BOTH, Rng, config, pools, split_topology, two_cpus, within_patience};
 use postread_sys::{CpuSet, affinity, current_cpu};
-use postread_workqueue::{Work, Workqueue, WqFlags, blocking};
+use postread_workqueue::{Config, Pools, Report, Work, Workqueue, WqAttrs, WqFlags, blocking};
 
-/// An item that has started and waits, declared, until it is told to go on.
+/// An item that has started and waits inside `blocking` until the test lets it go on.
 struct Gate {
     entered: mpsc::Receiver<()>,
     go: mpsc::Sender<()>,
@@ -33,7 +33,7 @@ fn gated_work(inside: impl Fn(&Work) + Send + Sync + 'static) -> (Work, Gate) {
     (work, Gate { entered, go })
 }
 
-/// Queues an item that holds its worker, and tells nobody that it waits.
+/// Queues an item that holds its worker: it waits without saying so.
 fn hog(wq: &Workqueue, cpu: u32) -> Gate {
     let (enter, entered) = mpsc::channel();
     let (go, may_go) = mpsc::channel::<()>();
@@ -296,9 +296,43 @@ fn i07_no_more_than_max_active_are_active() {
 }
 
 #[test]
+fn i08_an_ordered_queue_runs_one_item_at_a_time_in_queueing_order() {
+    within_patience(|| {
+        // Two nodes and two pods where there are two CPUs: neither splits an ordered queue.
+        let pools = Pools::new(config().unbound_concurrency(4).topology(split_topology())).unwrap();
+        let (first, last) = two_cpus();
+        let wq = pools.alloc_ordered("i08", WqFlags::empty()).unwrap();
+        let (order, inside) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+        for i in 0..2000 {
+            let (order, inside) = (Arc::clone(&order), Arc::clone(&inside));
+            let cpu = if i % 3 == 0 { first } else { last };
+            wq.spawn_on(cpu, move || {
+                let overlap = inside.fetch_add(1, Ordering::SeqCst);
+                if i % 100 == 0 {
+                    blocking(|| thread::sleep(Duration::from_micros(100)));
+                }
+                order.lock().unwrap().push((i, overlap));
+                inside.fetch_sub(1, Ordering::SeqCst);
+            })
+            .unwrap();
+            // New attributes move later items to other pools; they stay in order.
+            if i % 500 == 499 {
+                wq.apply_attrs(&WqAttrs::new().affn_strict(i % 1000 == 499)).unwrap();
+            }
+        }
+        wq.flush().unwrap();
+        let order = order.lock().unwrap();
+        let wrong = order.iter().zip(0..).find(|&(&found, expected)| found != (expected, 0));
+        assert_eq!((order.len(), wrong), (2000, None), "(item, items that ran at the same time)");
+        assert!(wq.set_max_active(2).is_err());
+        assert!(pools.alloc_ordered("i08", WqFlags::PERCPU).is_err());
+    });
+}
+
+#[test]
 fn i09_items_of_a_list_start_in_queueing_order() {
     within_patience(|| {
-        let pools = postread_workqueue::Pools::new(postread_workqueue::Config::new().unbound_concurrency(1)).unwrap();
+        let pools = Pools::new(config().unbound_concurrency(1)).unwrap();
         let (_, cpu) = two_cpus();
         // An unbound pool has a list a CPU, and an item beyond max_active may come on another one when its turn comes: in
         // order are the items of one list.
@@ -385,7 +419,7 @@ fn i11_work_without_a_runnable_worker_wakes_one() {
 #[test]
 fn i12_high_priority_and_normal_pools_do_not_wait_for_each_other() {
     within_patience(|| {
-        let pools = postread_workqueue::Pools::new(postread_workqueue::Config::new().unbound_concurrency(1)).unwrap();
+        let pools = Pools::new(config().unbound_concurrency(1)).unwrap();
         let cpu = two_cpus().0;
         for kind in BOTH {
             let normal = pools.alloc("i12", kind, 0).unwrap();
@@ -486,6 +520,54 @@ fn i14_cancel_sync_leaves_the_item_idle() {
 }
 
 #[test]
+fn i15_disable_nests() {
+    within_patience(|| {
+        let pools = pools();
+        for flags in BOTH {
+            let wq = pools.alloc("i15", flags, 0).unwrap();
+            let runs = Arc::new(AtomicUsize::new(0));
+            let (work, gate) = gated_work({
+                let runs = Arc::clone(&runs);
+                move |_| {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            assert!(work.enable().is_err(), "it is not disabled");
+            assert!(wq.queue(&work));
+            gate.entered.recv().unwrap();
+            assert!(wq.queue(&work), "pending while it runs");
+            assert!(work.disable(), "{flags:?}: takes the pending instance off");
+            assert!(!work.disable() && work.disable_depth() == 2);
+            for depth in [2, 1] {
+                assert!(!wq.queue(&work) && !work.is_pending(), "{flags:?}: queued at depth {depth}");
+                // A cancel under way disables too, and is another's business.
+                thread::scope(|s| {
+                    let cancel = s.spawn(|| work.cancel_sync().unwrap());
+                    gate.go.send(()).unwrap();
+                    assert!(!cancel.join().unwrap());
+                });
+                assert_eq!(work.enable().unwrap(), depth == 1, "{flags:?}");
+            }
+            assert!(work.enable().is_err());
+            wq.flush().unwrap();
+            assert_eq!(runs.load(Ordering::SeqCst), 1, "{flags:?}: a disabled item ran");
+            // disable_sync waits for the run; enable_and_queue queues at the last enable only.
+            while gate.entered.try_recv().is_ok() {}
+            assert!(wq.queue(&work), "{flags:?}: enabled again");
+            gate.entered.recv().unwrap();
+            gate.go.send(()).unwrap();
+            work.disable_sync().unwrap();
+            assert!(!work.is_busy());
+            work.disable();
+            assert!(!wq.enable_and_queue(&work).unwrap() && wq.enable_and_queue(&work).unwrap());
+            gate.entered.recv().unwrap();
+            gate.go.send(()).unwrap();
+            wq.flush().unwrap();
+        }
+    });
+}
+
+#[test]
 fn i16_drain_takes_only_chained_items() {
     within_patience(|| {
         let pools = pools();
@@ -529,6 +611,103 @@ fn i16_drain_takes_only_chained_items() {
             assert!(wq.spawn(|| ()), "open again");
             wq.flush().unwrap();
         }
+    });
+}
+
+#[test]
+fn i17_a_reclaim_queue_makes_progress_when_no_thread_can_be_made() {
+    within_patience(|| {
+        let cpu = two_cpus().0;
+        for kind in BOTH {
+            // One worker in all, and it waits for an item behind it.
+            let pools = Pools::new(config().cpus(CpuSet::from_iter([cpu])).max_threads(1)).unwrap();
+            let plain = pools.alloc("i17_plain", kind, 0).unwrap();
+            let reclaim = pools.alloc("i17", kind | WqFlags::MEM_RECLAIM, 1).unwrap();
+            let (answer, question) = mpsc::channel();
+            plain.spawn(move || {
+                let _ = blocking(|| question.recv());
+            });
+            let foreign = Arc::new(AtomicUsize::new(0));
+            let other = Arc::clone(&foreign);
+            plain.spawn(move || {
+                other.fetch_add(1, Ordering::SeqCst);
+            });
+            let names = Arc::new(Mutex::new(Vec::new()));
+            for _ in 0..40 {
+                let names = Arc::clone(&names);
+                assert!(reclaim.spawn(move || names.lock().unwrap().push(thread::current().name().map(str::to_owned))));
+            }
+            reclaim.flush().unwrap();
+            let names = std::mem::take(&mut *names.lock().unwrap());
+            assert_eq!(names.len(), 40);
+            assert!(names.iter().all(|name| name.as_deref() == Some("pr/R-i17")), "{kind:?}: {names:?}");
+            assert_eq!(foreign.load(Ordering::SeqCst), 0, "{kind:?}: the rescuer ran another queue's item");
+            let stats = reclaim.stats();
+            assert_eq!(stats.rescued, 40, "{kind:?}");
+            assert!(stats.maydays >= 1);
+            assert!(pools.reports().iter().any(|r| matches!(r, Report::Mayday { queue, .. } if queue == "i17")));
+            answer.send(()).unwrap();
+            plain.flush().unwrap();
+            assert_eq!(foreign.load(Ordering::SeqCst), 1);
+        }
+    });
+}
+
+#[test]
+fn i18_an_item_that_sleeps_or_hogs_without_saying_so_does_not_hold_up_its_pool() {
+    within_patience(|| {
+        let cpu = two_cpus().0;
+        let pools = Pools::new(Config::new().unbound_concurrency(1)).unwrap();
+        for kind in BOTH {
+            let wq = pools.alloc("i18_sleeps", kind, 0).unwrap();
+            let hold = hog(&wq, cpu);
+            let (enter, entered) = mpsc::channel();
+            wq.spawn_on(cpu, move || enter.send(()).unwrap()).unwrap();
+            entered.recv().unwrap();
+            assert!(wq.stats().managed_wakeups >= 1, "{kind:?}");
+            hold.go.send(()).unwrap();
+            wq.flush().unwrap();
+        }
+        // Of a bound pool, whose one worker computes.
+        let wq = pools.alloc("i18_hogs", WqFlags::PERCPU, 0).unwrap();
+        let (stop, started) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (stopped, starts) = (Arc::clone(&stop), Arc::clone(&started));
+        wq.spawn_on(cpu, move || {
+            starts.store(true, Ordering::SeqCst);
+            while !stopped.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })
+        .unwrap();
+        while !started.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        let (enter, entered) = mpsc::channel();
+        wq.spawn_on(cpu, move || enter.send(()).unwrap()).unwrap();
+        entered.recv().unwrap();
+        assert!(wq.stats().cpu_hogs >= 1);
+        stop.store(true, Ordering::Relaxed);
+        wq.flush().unwrap();
+        // Afterwards the pool is as before: one at a time again.
+        while pools.stats().iter().any(|p| p.running > 0) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+#[test]
+fn i18_cpu_intensive_items_do_not_hold_up_their_pool() {
+    within_patience(|| {
+        let pools = pools();
+        let cpu = two_cpus().0;
+        let wq = pools.alloc("i18_intensive", WqFlags::PERCPU | WqFlags::CPU_INTENSIVE, 0).unwrap();
+        let holds: Vec<Gate> = (0..3).map(|_| hog(&wq, cpu)).collect();
+        let (tell, told) = mpsc::channel();
+        let short = pools.alloc("i18_short", WqFlags::PERCPU, 0).unwrap();
+        short.spawn_on(cpu, move || tell.send(()).unwrap()).unwrap();
+        told.recv().unwrap();
+        holds.iter().for_each(|hold| hold.go.send(()).unwrap());
+        wq.flush().unwrap();
     });
 }
 

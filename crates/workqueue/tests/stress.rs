@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Rng, within_patience_and};
-use postread_workqueue::{Config, Pools, Work, Workqueue, WqFlags, blocking};
+use common::{Rng, split_topology, within_patience_and};
+use postread_workqueue::{
+    AffnScope, Config, DelayedWork, Executed, Pools, Work, Workqueue, WqAttrs, WqFlags, blocking,
+};
 
 const THREADS: usize = 4;
 const WORKS: usize = 12;
@@ -27,6 +29,7 @@ struct Counts {
 
 struct Queue {
     wq: Workqueue,
+    ordered: bool,
     counts: Arc<Counts>,
 }
 
@@ -50,7 +53,7 @@ struct ItemState {
 struct Intended;
 
 fn one_shot(counts: &Arc<Counts>, wq: &Workqueue, kind: usize, rng: u64) -> impl FnOnce() + Send + 'static {
-    // Weak in effect: an item holds its queue only while it may queue a chained one.
+    // An item holds its queue only if it queues a chained one.
     let (counts, wq) = (Arc::clone(counts), (kind == 3).then(|| wq.clone()));
     move || {
         counts.ran.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +124,64 @@ fn item(queues: &[Queue], queue: usize, others: Arc<OnceLock<Vec<Work>>>, seed: 
     Item { work, queue, state }
 }
 
-fn operate(rng: &mut Rng, pools: &Pools, queues: &[Queue], items: &[Item]) {
+/// A delayed item, on a queue for these only: nobody but the queue knows whether a timer or a list held what was cancelled.
+struct Delayed {
+    item: DelayedWork,
+    wq: Workqueue,
+    ran: Arc<AtomicU64>,
+    overlaps: Arc<AtomicUsize>,
+}
+
+impl Delayed {
+    fn new(wq: Workqueue) -> Delayed {
+        let (ran, overlaps, inside) =
+            (Arc::<AtomicU64>::default(), Arc::<AtomicUsize>::default(), AtomicBool::new(false));
+        let (count, overlap) = (Arc::clone(&ran), Arc::clone(&overlaps));
+        let item = DelayedWork::new(move |_| {
+            if inside.swap(true, Ordering::SeqCst) {
+                overlap.fetch_add(1, Ordering::SeqCst);
+            }
+            count.fetch_add(1, Ordering::SeqCst);
+            (0..200).for_each(|_| std::hint::spin_loop());
+            inside.store(false, Ordering::SeqCst);
+        });
+        Delayed { item, wq, ran, overlaps }
+    }
+
+    fn operate(&self, rng: &mut Rng) {
+        let delay = Duration::from_micros(rng.next() % 3000);
+        match rng.below(12) {
+            0..3 => drop(self.wq.queue_delayed(&self.item, delay)),
+            3..6 => drop(self.wq.mod_delayed(&self.item, delay)),
+            6 => drop(self.wq.mod_delayed(&self.item, Duration::ZERO)),
+            7 => drop(self.item.cancel()),
+            8 => drop(self.item.flush().unwrap()),
+            9 => {
+                // Others may have disabled it as well, so a queueing may fail either way; only the count must be right.
+                self.item.work().disable();
+                let _ = self.wq.queue(self.item.work());
+                self.item.work().enable().unwrap();
+            }
+            10 => {
+                self.item.work().disable_sync().unwrap();
+                self.wq.enable_and_queue(self.item.work()).unwrap();
+            }
+            _ => drop(self.wq.queue(self.item.work())),
+        }
+    }
+
+    fn check(&self) {
+        self.item.cancel_sync().unwrap();
+        assert!(!self.item.work().is_busy() && self.item.work().disable_depth() == 0);
+        assert_eq!(self.overlaps.load(Ordering::SeqCst), 0, "it ran twice at once");
+        self.wq.drain().unwrap();
+        let stats = self.wq.stats();
+        assert_eq!((stats.executed, stats.in_flight), (self.ran.load(Ordering::SeqCst), 0), "{stats}");
+        assert_eq!(stats.queued, stats.executed + stats.cancelled, "{stats}");
+    }
+}
+
+fn operate(rng: &mut Rng, pools: &Pools, queues: &[Queue], items: &[Item], delayed: &[Delayed]) {
     let item = &items[rng.below(items.len())];
     let queue = &queues[rng.below(queues.len())];
     let cpus: Vec<u32> = pools.cpus().iter().collect();
@@ -135,7 +195,18 @@ fn operate(rng: &mut Rng, pools: &Pools, queues: &[Queue], items: &[Item]) {
         item.state.cancelled.fetch_add(u64::from(cancelled), Ordering::Relaxed);
     };
     match rng.below(1000) {
-        0..300 => queued_item(queues[item.queue].wq.queue(&item.work)),
+        0..200 => queued_item(queues[item.queue].wq.queue(&item.work)),
+        200..240 => delayed[rng.below(delayed.len())].operate(rng),
+        240..280 => {
+            let bytes = rng.below(12_000);
+            queued_item(queues[item.queue].wq.execute_or_queue(&item.work, bytes) != Executed::No);
+        }
+        280..300 => {
+            let node = rng.below(cpus.len()) as u32;
+            if let Ok(queued) = queues[item.queue].wq.queue_node(node, &item.work) {
+                queued_item(queued);
+            }
+        }
         300..450 => queued_item(queues[item.queue].wq.queue_on(cpu, &item.work).unwrap()),
         450..700 => {
             let item = one_shot(&queue.counts, &queue.wq, rng.below(8), rng.next());
@@ -150,7 +221,19 @@ fn operate(rng: &mut Rng, pools: &Pools, queues: &[Queue], items: &[Item]) {
         920..950 => drop(item.work.flush().unwrap()),
         950..965 => drop(queue.wq.flush().unwrap()),
         965..970 => drop(queue.wq.drain().unwrap()),
-        970..985 => queue.wq.set_max_active(1 + rng.below(6)).unwrap(),
+        970..980 => {
+            if !queue.ordered {
+                queue.wq.set_max_active(1 + rng.below(6)).unwrap();
+            }
+        }
+        // It may be above the other's max_active.
+        980..983 => drop(queue.wq.set_min_active(1 + rng.below(6))),
+        983..985 => {
+            if queue.wq.flags().contains(WqFlags::UNBOUND) {
+                let scope = AffnScope::ALL[rng.below(6)];
+                queue.wq.apply_attrs(&WqAttrs::new().affn_scope(scope).affn_strict(rng.below(2) == 0)).unwrap();
+            }
+        }
         985..990 => {
             let stats = queue.wq.stats();
             assert!(stats.executed + stats.cancelled <= stats.queued, "{stats:?}");
@@ -170,11 +253,28 @@ fn operate(rng: &mut Rng, pools: &Pools, queues: &[Queue], items: &[Item]) {
             drop(wq);
             assert_eq!(ran.load(Ordering::SeqCst), 5, "dropping a queue runs what is on it");
         }
+        994..997 => {
+            let number = rng.next();
+            let ran = Arc::clone(&queue.counts);
+            let task = queue.wq.spawn_task(move || {
+                ran.ran.fetch_add(1, Ordering::Relaxed);
+                number
+            });
+            // Of a draining queue, it was never queued.
+            match task.join() {
+                Ok(result) => {
+                    assert_eq!(result, number);
+                    queue.counts.queued.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => assert!(matches!(error, postread_workqueue::JoinError::Cancelled), "{error:?}"),
+            }
+        }
         _ => thread::sleep(Duration::from_micros(rng.next() % 2000)),
     }
 }
 
-fn check(queues: &[Queue], items: &[Item]) {
+fn check(queues: &[Queue], items: &[Item], delayed: &[Delayed]) {
+    delayed.iter().for_each(Delayed::check);
     for queue in queues {
         queue.wq.drain().unwrap();
     }
@@ -186,7 +286,7 @@ fn check(queues: &[Queue], items: &[Item]) {
         assert_eq!(queued, ran + cancelled, "item {i}: queued, ran + cancelled ({ran} + {cancelled})");
         assert_eq!(item.state.overlaps.load(Ordering::SeqCst), 0, "item {i} ran twice at once");
     }
-    for Queue { wq, counts } in queues {
+    for Queue { wq, counts, .. } in queues {
         let count = |n: &AtomicU64| n.load(Ordering::SeqCst);
         let (queued, ran, cancelled) = (count(&counts.queued), count(&counts.ran), count(&counts.cancelled));
         assert_eq!(queued, ran + cancelled, "{}: ran {ran}, cancelled {cancelled}", wq.name());
@@ -204,17 +304,33 @@ fn check(queues: &[Queue], items: &[Item]) {
 }
 
 fn stress(duration: Duration, seed: u64) {
-    let pools = Pools::new(Config::new().unbound_concurrency(3).idle_timeout(Duration::from_millis(20))).unwrap();
+    // The threshold is short enough that the monitor takes notice of some items.
+    let config = Config::new()
+        .unbound_concurrency(3)
+        .idle_timeout(Duration::from_millis(20))
+        .cpu_intensive_thresh(Duration::from_millis(1))
+        .topology(split_topology());
+    let pools = Pools::new(config).unwrap();
     let kinds = [
         ("stress_bound", WqFlags::PERCPU, 0),
         ("stress_bound_1", WqFlags::PERCPU, 1),
         ("stress_bound_high", WqFlags::PERCPU | WqFlags::HIGHPRI, 3),
+        ("stress_intensive", WqFlags::PERCPU | WqFlags::CPU_INTENSIVE, 2),
         ("stress_unbound", WqFlags::UNBOUND, 0),
         ("stress_unbound_1", WqFlags::UNBOUND, 1),
         ("stress_unbound_high", WqFlags::UNBOUND | WqFlags::HIGHPRI, 2),
+        ("stress_reclaim", WqFlags::UNBOUND | WqFlags::MEM_RECLAIM, 2),
     ];
-    let queues =
-        kinds.map(|(name, flags, max)| Queue { wq: pools.alloc(name, flags, max).unwrap(), counts: Arc::default() });
+    let queues: Vec<Queue> = kinds
+        .into_iter()
+        .map(|(name, flags, max)| (pools.alloc(name, flags, max).unwrap(), false))
+        .chain([(pools.alloc_ordered("stress_ordered", WqFlags::empty()).unwrap(), true)])
+        .map(|(wq, ordered)| Queue { wq, ordered, counts: Arc::default() })
+        .collect();
+    let delayed: Vec<Delayed> = [WqFlags::PERCPU, WqFlags::UNBOUND, WqFlags::UNBOUND | WqFlags::HIGHPRI]
+        .into_iter()
+        .map(|flags| Delayed::new(pools.alloc("stress_delayed", flags, 1).unwrap()))
+        .collect();
     let others = Arc::new(OnceLock::new());
     let items: Vec<Item> =
         (0..WORKS).map(|i| item(&queues, i % queues.len(), Arc::clone(&others), seed + 100 + i as u64)).collect();
@@ -224,16 +340,16 @@ fn stress(duration: Duration, seed: u64) {
     while Instant::now() < end {
         thread::scope(|s| {
             for t in 0..THREADS {
-                let (pools, queues, items) = (&pools, &queues, &items);
+                let (pools, queues, items, delayed) = (&pools, &queues, &items, &delayed);
                 s.spawn(move || {
                     let mut rng = Rng::new(seed ^ (round * THREADS + t) as u64);
                     for _ in 0..2000 {
-                        operate(&mut rng, pools, queues, items);
+                        operate(&mut rng, pools, queues, items, delayed);
                     }
                 });
             }
         });
-        check(&queues, &items);
+        check(&queues, &items, &delayed);
         round += 1;
     }
     let total: u64 = queues.iter().map(|q| q.counts.ran.load(Ordering::Relaxed)).sum();

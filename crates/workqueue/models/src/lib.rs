@@ -11,12 +11,18 @@ mod flush;
 mod idle;
 #[path = "../../src/list.rs"]
 mod list;
+#[path = "../../src/mayday.rs"]
+mod mayday;
+#[path = "../../src/occupancy.rs"]
+mod occupancy;
 #[path = "../../src/padded.rs"]
 mod padded;
 #[path = "../../src/pwq.rs"]
 mod pwq;
 #[path = "../../src/state.rs"]
 mod state;
+#[path = "../../src/timer.rs"]
+mod timer;
 
 /// What the crate has in `sync.rs`, by loom.
 mod sync {
@@ -41,10 +47,13 @@ mod sync {
     }
 }
 
+mod delayed;
 mod flush_cancel;
 mod flush_queue;
 mod idle_wake;
 mod max_active;
+mod monitor;
+mod rescue;
 
 /// Runs a model. A thread that waits for ever is found too: loom reports a deadlock.
 fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {

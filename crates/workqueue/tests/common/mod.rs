@@ -5,6 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use postread_sys::affinity;
+use postread_sys::topology::Topology;
 use postread_workqueue::{Config, Pools, WqFlags};
 
 /// Both kinds of queue.
@@ -51,7 +52,34 @@ fn within(limit: Duration, body: impl FnOnce() + Send + 'static) {
 /// Worker pools of the test's own, so that no other test's items are in the way; four unbound workers at once even on
 /// one CPU.
 pub(crate) fn pools() -> Pools {
-    Pools::new(Config::new().unbound_concurrency(4)).expect("pools")
+    Pools::new(config().unbound_concurrency(4)).expect("pools")
+}
+
+/// Settings without the monitor, for tests whose items hold a worker without saying that they wait.
+pub(crate) fn config() -> Config {
+    Config::new().cpu_intensive_thresh(Duration::ZERO)
+}
+
+/// A topology in which each CPU of the tests has a core, a last-level cache and a NUMA node of its own.
+pub(crate) fn split_topology() -> Topology {
+    let cpus = affinity::current().expect("the affinity mask");
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |path: String, text: String| {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        std::fs::write(path, text).expect("a file");
+    };
+    write("devices/system/cpu/online".into(), cpus.to_string());
+    write("devices/system/node/online".into(), format!("0-{}", cpus.len() - 1));
+    for (node, cpu) in cpus.iter().enumerate() {
+        write(format!("devices/system/node/node{node}/cpulist"), cpu.to_string());
+        let cpu_dir = format!("devices/system/cpu/cpu{cpu}");
+        write(format!("{cpu_dir}/topology/thread_siblings_list"), cpu.to_string());
+        write(format!("{cpu_dir}/cache/index0/level"), "3".into());
+        write(format!("{cpu_dir}/cache/index0/type"), "Unified".into());
+        write(format!("{cpu_dir}/cache/index0/shared_cpu_list"), cpu.to_string());
+    }
+    Topology::read(dir.path()).expect("a topology")
 }
 
 /// The first and the last CPU that the tests may use: the same on a machine with one.
