@@ -1,4 +1,4 @@
-//! What lies between a device and a file system: partitions, ranges of sources, Android sparse images, and the magic
+//! What lies between a device and a file system: partitions, LVM2 volumes, Android sparse images and super partitions, and the magic
 //! numbers that tell what something is.
 //!
 //! ```no_run
@@ -14,11 +14,13 @@
 
 mod bytes;
 pub mod gpt;
+pub mod lvm;
 pub mod magic;
 pub mod mbr;
 pub mod partition;
 mod range;
 pub mod sparse;
+pub mod super_partition;
 
 pub use magic::{Magic, detect};
 pub use partition::{Part, Table};
