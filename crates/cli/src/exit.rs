@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use postread::FileError;
+
 /// How a command, or one of many things it did, ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -34,7 +36,12 @@ impl Outcome {
         }
     }
 
-    /// Which of two the exit status tells: 1 wins over 3, 4, 2 and 5, in this order.
+    /// What a file of the system that could not be read means: one that is missing is a matter of the environment.
+    pub(crate) fn of_file(error: &FileError) -> Self {
+        if error.is_not_found() { Self::Environment } else { error.kind().into() }
+    }
+
+    /// Which of two the exit status reports: 1 wins over 3, 4, 2 and 5, in this order.
     pub(crate) fn worst(self, other: Self) -> Self {
         const ORDER: [Outcome; 6] =
             [Outcome::Integrity, Outcome::Key, Outcome::Environment, Outcome::Usage, Outcome::Nothing, Outcome::Good];
@@ -86,7 +93,10 @@ impl Failure {
 
 impl From<postread::Error> for Failure {
     fn from(error: postread::Error) -> Self {
-        let outcome = error.kind().into();
+        let outcome = match error.downcast_ref::<FileError>() {
+            Some(cause) => Outcome::of_file(cause),
+            None => error.kind().into(),
+        };
         match error.subject() {
             Some(subject) => {
                 let name = crate::text::name_for_stderr(std::path::Path::new(subject));

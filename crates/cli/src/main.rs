@@ -1,7 +1,6 @@
 //! The `postread` program: reads, checks and measures what Linux protects with fs-verity and fscrypt.
 
 mod commands;
-mod digest_files;
 mod exit;
 mod extract;
 mod hash_options;
@@ -14,7 +13,6 @@ mod output_paths;
 mod progress;
 mod read_options;
 mod report;
-mod sidecar;
 mod text;
 mod verity_target;
 

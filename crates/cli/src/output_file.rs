@@ -25,7 +25,7 @@ const NAMES: u32 = 1000;
 
 /// An output that is being written.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub(crate) struct OutputFile {
     /// As the user calls it.
     path: PathBuf,
     file: File,
@@ -67,7 +67,7 @@ impl Drop for Temporary {
     }
 }
 
-impl Output {
+impl OutputFile {
     /// Begins an output. What is at the path stays until [`commit`](Self::commit), where that can be.
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
         let (file, to) = begin(path).map_err(|error| failure(path, &error))?;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn write(path: &Path, bytes: &[u8]) {
-        let mut output = Output::create(path).unwrap();
+        let mut output = OutputFile::create(path).unwrap();
         output.write(bytes).unwrap();
         output.commit().unwrap();
     }
@@ -240,7 +240,7 @@ mod tests {
     fn nothing_is_there_before_the_end_and_nothing_else_after() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
-        let mut output = Output::create(&path).unwrap();
+        let mut output = OutputFile::create(&path).unwrap();
         output.write(b"half").unwrap();
         assert!(!path.exists());
         drop(output);
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"whole");
         // What was there stays until the end, and with it its permissions.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        let mut output = Output::create(&path).unwrap();
+        let mut output = OutputFile::create(&path).unwrap();
         output.write(b"other").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"whole");
         output.commit().unwrap();
@@ -274,7 +274,7 @@ mod tests {
         let (file, temporary) = named(dir.path(), make).unwrap();
         assert_eq!(names(dir.path()).len(), 1);
         let name = dir.path().join("out");
-        Output { path: name.clone(), file, to: To::Rename(temporary, name) }.commit().unwrap();
+        OutputFile { path: name.clone(), file, to: To::Rename(temporary, name) }.commit().unwrap();
         assert_eq!(names(dir.path()), ["out"]);
         let (_, temporary) = named(dir.path(), make).unwrap();
         drop(temporary);
@@ -303,12 +303,12 @@ mod tests {
         write(Path::new("/dev/null"), b"gone");
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let mut full = Output::create(Path::new("/dev/full")).unwrap();
+        let mut full = OutputFile::create(Path::new("/dev/full")).unwrap();
         full.write(b"x").unwrap_err();
         rustix::fs::mknodat(CWD, at("fifo"), rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let path = at("fifo");
         let reader = std::thread::spawn(move || fs::read(path).unwrap());
-        let mut output = Output::create(&at("fifo")).unwrap();
+        let mut output = OutputFile::create(&at("fifo")).unwrap();
         use std::os::unix::fs::FileExt;
         output.file().write_all_at(b"behind", 6).unwrap();
         output.write(b"before").unwrap();
@@ -332,7 +332,7 @@ mod tests {
             &dir.path().join("new/."),
             Path::new(""),
         ] {
-            Output::create(path).unwrap_err();
+            OutputFile::create(path).unwrap_err();
         }
         assert_eq!(names(dir.path()), Vec::<String>::new());
     }

@@ -38,28 +38,6 @@ impl Progress {
         self.total.store(bytes, Ordering::Relaxed);
     }
 
-    /// `bytes` more were done.
-    pub(crate) fn advance(&self, bytes: u64) {
-        if !self.enabled {
-            return;
-        }
-        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if self.start.elapsed() < QUIET_TIME {
-            return;
-        }
-        let bar = self.bar.get_or_init(|| self.make_bar());
-        bar.set_position(bytes);
-        let files = self.files.load(Ordering::Relaxed);
-        if files > 0 {
-            bar.set_message(format!("{files} files"));
-        }
-    }
-
-    /// One more file was done.
-    pub(crate) fn file_done(&self) {
-        self.files.fetch_add(1, Ordering::Relaxed);
-    }
-
     fn make_bar(&self) -> ProgressBar {
         let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let (bar, spinner) = if colour { ("{bar:30.cyan}", "{spinner:.cyan}") } else { ("{bar:30}", "{spinner}") };
@@ -81,5 +59,27 @@ impl Progress {
         if let Some(bar) = self.bar.get() {
             bar.finish_and_clear();
         }
+    }
+}
+
+impl postread::Progress for Progress {
+    fn advance(&self, bytes: u64) {
+        if !self.enabled {
+            return;
+        }
+        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if self.start.elapsed() < QUIET_TIME {
+            return;
+        }
+        let bar = self.bar.get_or_init(|| self.make_bar());
+        bar.set_position(bytes);
+        let files = self.files.load(Ordering::Relaxed);
+        if files > 0 {
+            bar.set_message(format!("{files} files"));
+        }
+    }
+
+    fn file_done(&self) {
+        self.files.fetch_add(1, Ordering::Relaxed);
     }
 }

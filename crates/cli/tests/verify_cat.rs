@@ -259,3 +259,51 @@ fn digits_alone_and_block_sizes_with_a_letter() {
     assert_eq!(code(&made.postread("verify", &["--block-size=1K"])), 0);
     assert_eq!(code(&made.postread("verify", &["--block-size=5G"])), 2);
 }
+
+/// A file that grows or is replaced while it is read: the verdict says which bytes it is about.
+#[test]
+fn a_file_that_changes_while_it_is_verified() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::process::Stdio;
+
+    for (grow, json) in [(true, false), (false, false), (true, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path();
+        let data: Vec<u8> = (0..3000u32).flat_map(|i| [i as u8; 512]).collect();
+        fs::write(at.join("f"), &data).unwrap();
+        let digest = |args: &[&str]| {
+            let args = [&["digest", "f", "--block-size=512"], args].concat();
+            let output = Command::new(env!("CARGO_BIN_EXE_postread")).current_dir(at).args(&args).output().unwrap();
+            String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().to_owned()
+        };
+        let digest = digest(&["--out-merkle-tree=f.verity-tree"]);
+        // Every block is bad: more lines than a pipe holds, so that the program waits for us in the middle.
+        fs::write(at.join("f"), data.iter().map(|b| !b).collect::<Vec<_>>()).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_postread"))
+            .current_dir(at)
+            .args(["verify", "f", "--block-size=512", "--digest", &digest])
+            .args(json.then_some("--json"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut text = String::new();
+        out.read_line(&mut text).unwrap();
+        let said = if grow {
+            fs::OpenOptions::new().append(true).open(at.join("f")).unwrap().write_all(b"more").unwrap();
+            format!("the file changed from {} to {} bytes while it was read", data.len(), data.len() + 4)
+        } else {
+            fs::write(at.join("new"), &data).unwrap();
+            fs::rename(at.join("new"), at.join("f")).unwrap();
+            "the name leads to another file than the one that was opened and read".to_owned()
+        };
+        out.read_to_string(&mut text).unwrap();
+        let mut errors = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        let verified = format!("what was verified is the file that was opened, with {} bytes", data.len());
+        assert!(errors.contains(&format!("f: {said}; {verified}")), "{errors}");
+        assert_eq!(text.contains(&format!("\"changed\":\"{said}\"")), json);
+    }
+}

@@ -33,6 +33,7 @@
 //! ```
 
 mod block_on;
+mod digest_files;
 mod engine;
 mod error;
 mod file;
@@ -44,13 +45,18 @@ mod plan;
 mod policy;
 mod reader;
 mod scan;
+pub mod sidecar;
 mod stamps;
 mod stats;
 mod step;
 mod stream;
 mod trusted;
+mod verified_file;
 mod verity_step;
 
+pub use digest_files::{
+    DigestInput, DigestJob, Digester, FileError, Progress, digest_file, digest_files, open_regular,
+};
 pub use engine::{Engine, EngineConfig};
 pub use error::{EngineError, Error, ErrorKind, ReadError, Result};
 pub use file::{Chunk, OpenFile, ReadBytes, ReadFuture};
@@ -64,4 +70,5 @@ pub use stamps::{BioFate, BioKind, BioObserver, BioRecord, BioTimes};
 pub use stats::{BioStats, EngineStats};
 pub use step::{BioMut, Inputs, Step, VerifiedBlock, VerifiedInputs};
 pub use trusted::TrustedDigests;
+pub use verified_file::{Changed, VerifiedFile, VerifiedFileOptions};
 pub use verity_step::{LayerError, VerityLayer};

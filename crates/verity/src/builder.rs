@@ -6,6 +6,7 @@
 //! A large file can be built by several threads: a [`PartBuilder`] makes the subtrees under one hash block each, and
 //! [`TreeBuilder::push_part`] puts them together in order.
 
+use std::io;
 use std::ops::Range;
 
 use postread_blockcrypt::hash::{BlockHasher, MAX_DIGEST_SIZE};
@@ -433,6 +434,29 @@ impl<S: TreeSink> TreeBuilder<S> {
             root_hash = Digest::new(alg, root).expect("the root level has one block, so one digest");
         }
         Ok((Tree { params: self.core.params, root_hash, geometry }, self.core.sink))
+    }
+}
+
+/// A builder takes data as any writer does, so that `std::io::copy` fills it. Nothing is buffered that a flush would
+/// change.
+///
+/// ```
+/// use postread_verity::{MerkleTreeParams, NoTree, TreeBuilder};
+///
+/// let mut builder = TreeBuilder::new(MerkleTreeParams::default(), NoTree);
+/// std::io::copy(&mut "hello world".as_bytes(), &mut builder)?;
+/// let digest = builder.finish()?.0.descriptor().file_digest();
+/// assert!(digest.to_string().starts_with("sha256:1e2eaa42"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl<S: TreeSink<Error: std::error::Error + Send + Sync + 'static>> io::Write for TreeBuilder<S> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.push(data).map_err(io::Error::other)?;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -32,6 +32,7 @@ pub mod fec;
 mod geometry;
 pub mod list;
 mod params;
+#[cfg(feature = "signature")]
 pub mod signature;
 mod sink;
 mod trust;

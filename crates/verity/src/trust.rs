@@ -8,6 +8,7 @@ use std::ops::Deref;
 
 use crate::descriptor::Descriptor;
 use crate::digest::FileDigest;
+#[cfg(feature = "signature")]
 use crate::signature::{Certificate, SignatureError, verify};
 
 /// Why a descriptor is trusted, and so what "verified" means for its file.
@@ -126,6 +127,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// If there is no signature, or it is not one of this file digest by the key of a certificate given.
+    #[cfg(feature = "signature")]
     pub fn trust_signature(self, certificates: &[Certificate]) -> Result<TrustedDescriptor, SignatureError> {
         let signer = {
             let signature = self.signature().ok_or(SignatureError::Missing)?;
@@ -138,6 +140,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// If the signature is not one of this file digest by the key of a certificate given.
+    #[cfg(feature = "signature")]
     pub fn trust_detached_signature(
         self,
         signature: &[u8],
@@ -147,6 +150,7 @@ impl Descriptor {
         Ok(self.signed_by(signer))
     }
 
+    #[cfg(feature = "signature")]
     fn signed_by(self, signer: String) -> TrustedDescriptor {
         let digest = self.file_digest();
         TrustedDescriptor { descriptor: self, digest, trust: Trust::Signature { signer } }
@@ -192,6 +196,7 @@ mod tests {
         assert_eq!(taken.into_descriptor(), descriptor(5));
     }
 
+    #[cfg(feature = "signature")]
     #[test]
     fn a_descriptor_without_signature_is_not_signed() {
         assert_eq!(descriptor(5).trust_signature(&[]), Err(SignatureError::Missing));

@@ -37,8 +37,8 @@ pub(crate) fn run(args: &CatArgs) -> CommandResult {
         }
         None if args.image.given() => return Err(Failure::usage("which file of the image? give its PATH")),
         None => {
-            let target = args.target.open(&engine)?;
-            (target.file, target.outcome, name_for_stderr(&args.target.file))
+            let (file, outcome) = args.target.open(&engine)?;
+            (file.file().clone(), outcome, name_for_stderr(&args.target.file))
         }
     };
     let range = ByteRange::within(args.range, file.len())?;

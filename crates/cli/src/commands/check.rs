@@ -1,24 +1,25 @@
 //! `postread check`: as `sha256sum --check`, over fs-verity digests. Of a file that fails, and has its Merkle tree beside
 //! it (`PATH.verity-tree`), every bad range is listed.
 
-use std::io::{self, BufRead, BufWriter, IsTerminal, Read, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
+use postread::sidecar::{self, BadRange};
+use postread::{DigestJob, Digester, FileError};
 use postread_verity::list::{self, ListLineError, MAX_LINE, parse_line};
 use postread_verity::{FileDigest, HashAlg, Tree, TrustedDescriptor};
 use serde::Serialize;
 
-use crate::digest_files::{FileError, Job, digest_all};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::BlockOptions;
 use crate::input_file::open_list;
 use crate::progress::Progress;
-use crate::report::{ListReport, Name};
-use crate::sidecar::{self, BadRange};
+use crate::report::{Name, Output};
 use crate::text::{complain, complain_of, escape_controls, name_for_stderr, output_failed};
 
 /// The most bad ranges of one file that a JSON report holds.
@@ -75,6 +76,14 @@ struct Counts {
     unreadable: u64,
 }
 
+/// A bad range of a file that failed.
+#[derive(Serialize)]
+struct Range {
+    offset: u64,
+    length: u64,
+    reason: String,
+}
+
 #[derive(Serialize)]
 struct CheckResult {
     #[serde(flatten)]
@@ -86,16 +95,9 @@ struct CheckResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    bad_ranges: Option<Vec<BadRange>>,
+    bad_ranges: Option<Vec<Range>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     why_no_ranges: Option<String>,
-}
-
-enum Output {
-    Lines(Box<dyn Write + Send>),
-    Json(ListReport<Box<dyn Write + Send>>),
-    /// It failed; judging goes on.
-    Broken,
 }
 
 /// The lines of the list as jobs; improper ones are counted.
@@ -160,7 +162,7 @@ impl Lines<'_> {
 }
 
 impl Iterator for Lines<'_> {
-    type Item = Result<Job<Wanted>, (Job<Wanted>, FileError)>;
+    type Item = Result<DigestJob<Wanted>, (DigestJob<Wanted>, FileError)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -178,13 +180,13 @@ impl Iterator for Lines<'_> {
                 Ok(Some(entry)) => {
                     self.proper.fetch_add(1, Ordering::Relaxed);
                     let path = PathBuf::from(std::ffi::OsString::from_vec(entry.name));
-                    let descriptor = sidecar::descriptor(&path, &entry.digest);
+                    let descriptor = sidecar::trusted_descriptor(&path, &entry.digest);
                     let params = match &descriptor {
                         Some(descriptor) => *descriptor.params(),
                         // Block size and salt were checked before.
                         None => self.args.blocks.params(entry.digest.alg()).unwrap_or_default(),
                     };
-                    return Some(Ok(Job { path, params, tag: Wanted { digest: entry.digest, descriptor } }));
+                    return Some(Ok(DigestJob { path, params, tag: Wanted { digest: entry.digest, descriptor } }));
                 }
             }
         }
@@ -203,26 +205,21 @@ pub(crate) fn run(args: &CheckArgs) -> CommandResult {
     let name = if path == Path::new("-") { Path::new("standard input") } else { path };
     let (proper, improper, first, failure) = (&proper, &improper, &first, &failure);
     let lines = Lines { args, name, list, line: 0, proper, improper, first, failure };
-    let stdout: Box<dyn Write + Send> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
-    let mut output = match args.json {
-        true => Output::Json(ListReport::begin(stdout, "postread-check-1").map_err(output_failed)?),
-        false => Output::Lines(stdout),
-    };
+    let mut output = Some(Output::begin(args.json, "postread-check-1")?);
     let progress = Progress::new(args.quiet || args.status);
     let mut counts = Counts::default();
     let mut outcome = Outcome::Good;
     let mut broken = None;
-    digest_all(lines, false, None, &progress, |job, result| {
-        if let Err(failure) = judge(args, &job, result, &mut output, &mut counts, &mut outcome) {
-            output = Output::Broken;
+    Digester::new().progress(&progress).run(lines, |job, result| {
+        if let Err(failure) = judge(args, &job, result, output.as_mut(), &mut counts, &mut outcome) {
+            // Judging goes on: the exit status says what was found.
+            output = None;
             broken.get_or_insert(failure);
         }
+        ControlFlow::Continue(())
     });
-    let ended = match output {
-        Output::Lines(mut out) => out.flush(),
-        Output::Json(report) => report.end(),
-        Output::Broken => Ok(()),
-    };
+    progress.finish();
+    let ended = output.map_or(Ok(()), Output::end);
     // What was found wrong stands, whether or not it could be told.
     if let Some(Failure { outcome: failed, message }) = broken.or(ended.map_err(output_failed).err()) {
         return Err(Failure { outcome: outcome.worst(failed), message });
@@ -263,9 +260,9 @@ fn summarize(count: u64, one: &str, many: &str) {
 
 fn judge(
     args: &CheckArgs,
-    job: &Job<Wanted>,
+    job: &DigestJob<Wanted>,
     result: Result<Tree, FileError>,
-    output: &mut Output,
+    output: Option<&mut Output>,
     counts: &mut Counts,
     outcome: &mut Outcome,
 ) -> Result<(), Failure> {
@@ -280,10 +277,10 @@ fn judge(
         why_no_ranges: None,
     };
     let verdict = match result {
-        Err(FileError::Open(error)) if args.ignore_missing && error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if args.ignore_missing && error.is_not_found() => return Ok(()),
         Err(error) => {
             counts.unreadable += 1;
-            *outcome = outcome.worst(error.outcome());
+            *outcome = outcome.worst(Outcome::of_file(&error));
             if !args.status {
                 complain_of(&job.path, &error);
             }
@@ -306,7 +303,7 @@ fn judge(
         }
     };
     match output {
-        Output::Lines(out) => {
+        Some(Output::Lines(out)) => {
             if !args.status && (verdict != "OK" || !args.quiet) {
                 out.write_all(&verdict_line(&job.path, verdict)).map_err(output_failed)?;
             }
@@ -316,13 +313,13 @@ fn judge(
                 list_ranges(job, |range| complain_of(&job.path, range), |why| complain_of(&job.path, why));
             }
         }
-        Output::Json(list) => {
+        Some(Output::Json(list)) => {
             if verdict == "FAILED" {
                 let mut ranges = Vec::new();
                 let mut why = None;
-                let keep = |range: BadRange| {
+                let keep = |BadRange { offset, length, reason }| {
                     if ranges.len() < MAX_RANGES {
-                        ranges.push(range);
+                        ranges.push(Range { offset, length, reason });
                     }
                 };
                 list_ranges(job, keep, |reason| why = Some(reason));
@@ -331,18 +328,18 @@ fn judge(
             }
             list.push(&report).map_err(output_failed)?;
         }
-        Output::Broken => {}
+        None => {}
     }
     Ok(())
 }
 
 /// Lists the bad ranges of a file that failed, if its tree is beside it; else, or if that says nothing, why not.
-fn list_ranges(job: &Job<Wanted>, range: impl FnMut(BadRange), mut why_not: impl FnMut(String)) {
+fn list_ranges(job: &DigestJob<Wanted>, range: impl FnMut(BadRange), mut why_not: impl FnMut(String)) {
     let Wanted { digest, descriptor } = &job.tag;
     let why = match sidecar::bad_ranges(&job.path, &job.params, digest, descriptor.as_ref(), range) {
         Ok(true) => return,
         Ok(false) => NO_TREE.into(),
-        Err(why) => why,
+        Err(why) => why.to_string(),
     };
     why_not(match sidecar::other_descriptor(&job.path, digest) {
         Some(other) => format!("{why}; {other}"),

@@ -1,23 +1,27 @@
 //! `postread digest`: the output and the options of `fsverity digest`, and directories, lists, JSON, all CPUs.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use postread::{DigestJob, Digester, FileError};
 use postread_verity::{FileDigest, Tree, list};
 use serde::Serialize;
 
-use crate::digest_files::{FileError, Job, digest_all, is_small};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
 use crate::input_file::open_list;
 use crate::inputs::{InputError, Inputs};
-use crate::output_file::Output as OutputFile;
+use crate::output_file::OutputFile;
 use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
-use crate::report::{ListReport, Name};
+use crate::report::{Name, Output};
 use crate::text::{complain_of, escape_controls, output_failed};
+
+/// A single file smaller than this, in bytes, is not worth a second thread.
+const ONE_THREAD: u64 = 8 << 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct DigestArgs {
@@ -79,11 +83,6 @@ enum What {
     },
 }
 
-enum Output {
-    Lines(Box<dyn Write + Send>),
-    Json(ListReport<Box<dyn Write + Send>>),
-}
-
 pub(crate) fn run(args: &DigestArgs) -> CommandResult {
     let params = args.hash.params()?;
     let list =
@@ -103,43 +102,44 @@ pub(crate) fn run(args: &DigestArgs) -> CommandResult {
     progress.set_total(size.unwrap_or(0));
     let tree_out = args.out_merkle_tree.as_deref().map(OutputFile::create).transpose()?;
     let mut descriptor_out = args.out_descriptor.as_deref().map(OutputFile::create).transpose()?;
-    let stdout: Box<dyn Write + Send> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
-    let mut output = match args.json {
-        true => Output::Json(ListReport::begin(stdout, "postread-digest-1").map_err(output_failed)?),
-        false => Output::Lines(stdout),
-    };
+    let mut output = Output::begin(args.json, "postread-digest-1")?;
     let terminal = io::stdout().is_terminal();
     let mut outcome = Outcome::Good;
     let mut broken: Option<Failure> = None;
     let jobs = inputs.map(|input| {
-        let job = |path| Job { path, params, tag: () };
+        let job = |path| DigestJob { path, params, tag: () };
         input.map(job).map_err(|(path, error)| match error {
             InputError::Io(error) => (job(path), FileError::Open(error)),
             InputError::LongLine => (job(path), FileError::LongLine),
         })
     });
-    digest_all(jobs, size.is_some_and(is_small), tree_out.as_ref().map(OutputFile::file), &progress, |job, result| {
-        if broken.is_some() {
-            return;
-        }
+    let digester = Digester::new()
+        .progress(&progress)
+        .tree_out(tree_out.as_ref().map(OutputFile::file))
+        .single_thread(size.is_some_and(|size| size < ONE_THREAD));
+    digester.run(jobs, |job, result| {
         if let Err(error) = &result {
-            outcome = outcome.worst(error.outcome());
+            outcome = outcome.worst(Outcome::of_file(error));
             complain_of(&job.path, error);
         }
         let written = match (&mut descriptor_out, &result) {
             (Some(out), Ok(tree)) => out.write(&tree.descriptor().to_bytes()),
             _ => Ok(()),
         };
-        broken = report(args, &mut output, terminal, &job.path, &result).and(written).err();
+        match report(args, &mut output, terminal, &job.path, &result).and(written) {
+            Ok(()) => ControlFlow::Continue(()),
+            // Nobody reads on, or what is read is not whole: the rest is not worth the work.
+            Err(failure) => {
+                broken = Some(failure);
+                ControlFlow::Break(())
+            }
+        }
     });
-    if let Some(failure) = broken {
-        return Err(failure);
+    progress.finish();
+    let ended = broken.map_or_else(|| output.end().map_err(output_failed), Err);
+    if let Err(failure) = ended {
+        return Err(Failure { outcome: outcome.worst(failure.outcome), ..failure });
     }
-    match output {
-        Output::Lines(mut out) => out.flush(),
-        Output::Json(report) => report.end(),
-    }
-    .map_err(output_failed)?;
     // They are of one file: without its digest they are worth nothing.
     if outcome == Outcome::Good {
         [tree_out, descriptor_out].into_iter().flatten().try_for_each(OutputFile::commit)?;
@@ -158,7 +158,7 @@ fn report(
         Output::Json(report) => {
             let what = match result {
                 Ok(tree) => describe(args, tree),
-                Err(error) => What::Error { error: error.to_string(), exit_status: error.outcome().code() },
+                Err(error) => What::Error { error: error.to_string(), exit_status: Outcome::of_file(error).code() },
             };
             report.push(&DigestResult { name: Name::new(path), what }).map_err(output_failed)?;
         }

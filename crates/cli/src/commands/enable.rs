@@ -7,11 +7,11 @@ use postread_sys::filesystem::{FsKind, FsStat, of_file};
 use postread_sys::fsverity::{self, Cause, Enable, Error};
 use postread_verity::{MAX_SIGNATURE_SIZE, MerkleTreeParams, alg_number};
 
-use crate::digest_files::open_regular;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
 use crate::input_file::read_whole;
 use crate::text::name_for_stderr;
+use postread::open_regular;
 
 #[derive(Args, Debug)]
 pub(crate) struct EnableArgs {
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &EnableArgs) -> CommandResult {
     };
     let name = name_for_stderr(&args.file);
     let (file, _) =
-        open_regular(&args.file).map_err(|error| Failure::new(error.outcome(), format!("{name}: {error}")))?;
+        open_regular(&args.file).map_err(|error| Failure::new(Outcome::of_file(&error), format!("{name}: {error}")))?;
     let enable = Enable {
         hash_algorithm: u32::from(alg_number(params.alg()).unwrap_or(0)),
         block_size: params.block_size() as u32,

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::input_file::read_whole;
-use crate::output_file::Output;
+use crate::output_file::OutputFile;
 use crate::output_paths::refuse_overwriting;
 use crate::report::write_report;
 use crate::text::{name_for_stderr, output_failed};
@@ -262,7 +262,7 @@ fn run_record(args: &RecordArgs) -> CommandResult {
         inputs.extend(args.command[1..].iter().map(|argument| ("an argument of COMMAND", Path::new(argument))));
         inputs.retain(|(_, path)| path.exists());
         refuse_overwriting(&[("--output", path)], &inputs)?;
-        output = Some(Output::create(path)?);
+        output = Some(OutputFile::create(path)?);
     }
     let (app, counts) = record::record(&args.name, &args.command)
         .map_err(|error| Failure::environment(format!("recording {}: {error}", args.command[0])))?;

@@ -1,7 +1,7 @@
 //! `postread ls`: directories of an image, with the names that Linux shows.
 
 use std::ffi::OsString;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::ls_tree::Tree;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::{ImageArgs, bytes_of, mode_string, outcome_of, resolve, time_string};
-use crate::report::{ListReport, Name};
+use crate::report::{Name, Output};
 use crate::text::{bytes_for_stderr, complain, name_for_stderr, output_failed, write_name};
 
 /// More policies without their keys than this are not told one by one.
@@ -65,11 +65,6 @@ struct EntryReport {
     target: Option<String>,
 }
 
-enum Output {
-    Lines(Box<dyn Write>),
-    Json(ListReport<Box<dyn Write>>),
-}
-
 struct Listing<'a> {
     args: &'a LsArgs,
     image: Image,
@@ -86,11 +81,7 @@ pub(crate) fn run(args: &LsArgs) -> CommandResult {
     let image = args.image.open(&args.target, false)?;
     let found = resolve(&image, args.path.as_deref().map_or(&[][..], bytes_of), args.image.follow())?;
     let (inode, path) = (found.inode, found.path);
-    let stdout: Box<dyn Write> = Box::new(BufWriter::with_capacity(64 << 10, io::stdout()));
-    let output = match args.json {
-        true => Output::Json(ListReport::begin(stdout, "postread-ls-1").map_err(output_failed)?),
-        false => Output::Lines(stdout),
-    };
+    let output = Output::begin(args.json, "postread-ls-1")?;
     let terminal = io::stdout().is_terminal();
     let mut listing =
         Listing { args, image, output, terminal, outcome: Outcome::Good, fits: false, missing: Vec::new() };
@@ -103,11 +94,7 @@ pub(crate) fn run(args: &LsArgs) -> CommandResult {
     } else {
         listing.directory(&inode, &path)?;
     }
-    match listing.output {
-        Output::Lines(mut out) => out.flush(),
-        Output::Json(report) => report.end(),
-    }
-    .map_err(output_failed)?;
+    listing.output.end().map_err(output_failed)?;
     if !listing.fits {
         for missing in &listing.missing {
             complain(format_args!("{}: {missing}", name_for_stderr(&args.target)));

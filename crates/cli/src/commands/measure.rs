@@ -11,10 +11,10 @@ use postread_verity::{Digest, FileDigest, alg_from_number, list};
 use serde::Serialize;
 
 use super::enable::{hint, outcome_of};
-use crate::digest_files::open_regular;
 use crate::exit::{CommandResult, Outcome};
 use crate::report::{ListReport, Name};
 use crate::text::{complain_of, escape_controls, output_failed};
+use postread::open_regular;
 
 #[derive(Args, Debug)]
 pub(crate) struct MeasureArgs {
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &MeasureArgs) -> CommandResult {
 }
 
 fn measure(path: &Path) -> Result<FileDigest, (Outcome, String)> {
-    let (file, _) = open_regular(path).map_err(|error| (error.outcome(), error.to_string()))?;
+    let (file, _) = open_regular(path).map_err(|error| (Outcome::of_file(&error), error.to_string()))?;
     let measured = fsverity::measure(&file).map_err(|error| {
         let kind = of_file(&file).ok();
         (outcome_of(&error), format!("{error}{}", hint(&error, kind.as_ref(), None)))

@@ -1,19 +1,20 @@
 //! `postread sign`: a built-in signature of a file, as `fsverity sign` makes it.
 
 use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use postread::{DigestJob, Digester, FileError};
 use postread_verity::MAX_SIGNATURE_SIZE;
 use postread_verity::signature::{Certificate, KeyError, SigningKey, sign};
 use zeroize::Zeroizing;
 
-use crate::digest_files::{FileError, Job, digest_all, is_small};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
 use crate::input_file::read_whole;
-use crate::output_file::Output;
+use crate::output_file::OutputFile;
 use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::text::{escape_controls, name_for_stderr, output_failed};
@@ -78,16 +79,18 @@ pub(crate) fn run(args: &SignArgs) -> CommandResult {
     let progress = Progress::new(args.quiet);
     let size = args.file.metadata().ok().map(|metadata| metadata.len());
     progress.set_total(size.unwrap_or(0));
-    let tree_out = args.out_merkle_tree.as_deref().map(Output::create).transpose()?;
-    let mut descriptor_out = args.out_descriptor.as_deref().map(Output::create).transpose()?;
-    let mut signature_out = Output::create(&args.out)?;
-    let mut result = Err(FileError::Changed);
-    let job = Job { path: args.file.clone(), params, tag: () };
-    let job = std::iter::once(Ok(job));
-    digest_all(job, size.is_some_and(is_small), tree_out.as_ref().map(Output::file), &progress, |_, tree| {
-        result = tree
+    let tree_out = args.out_merkle_tree.as_deref().map(OutputFile::create).transpose()?;
+    let mut descriptor_out = args.out_descriptor.as_deref().map(OutputFile::create).transpose()?;
+    let mut signature_out = OutputFile::create(&args.out)?;
+    let mut result = Err(FileError::Stopped);
+    let job = DigestJob { path: args.file.clone(), params, tag: () };
+    let digester = Digester::new().progress(&progress).tree_out(tree_out.as_ref().map(OutputFile::file));
+    digester.run(std::iter::once(Ok(job)), |_, tree| {
+        result = tree;
+        ControlFlow::Continue(())
     });
-    let descriptor = result.map_err(|error| of(&args.file, error.outcome())(&error))?.descriptor();
+    progress.finish();
+    let descriptor = result.map_err(|error| of(&args.file, Outcome::of_file(&error))(&error))?.descriptor();
     if let Some(out) = &mut descriptor_out {
         out.write(&descriptor.to_bytes())?;
     }
@@ -97,7 +100,7 @@ pub(crate) fn run(args: &SignArgs) -> CommandResult {
         return Err(Failure::new(Outcome::Key, "the signature does not fit into a descriptor"));
     }
     signature_out.write(&signature)?;
-    [tree_out, descriptor_out, Some(signature_out)].into_iter().flatten().try_for_each(Output::commit)?;
+    [tree_out, descriptor_out, Some(signature_out)].into_iter().flatten().try_for_each(OutputFile::commit)?;
     if !args.quiet {
         let mut out = io::stdout();
         let name = args.file.as_os_str().as_bytes();

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
-use postread::BadPart;
+use postread::{BadPart, Changed, VerifiedFile};
 use postread_io::{BlockStatus, Corruption, CorruptionKind};
 use postread_verity::Trust;
 use postread_verity::ddrescue::{RangeStatus, RescueMap};
@@ -17,13 +17,14 @@ use serde::Serialize;
 use super::verify_image;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::ImageArgs;
-use crate::output_file::Output as OutputFile;
+use crate::output_file::OutputFile;
 use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_jobs, parse_range};
-use crate::report::{ListReport, Name};
-use crate::text::{escape_controls, output_failed, output_failed_after};
-use crate::verity_target::{VerityArgs, VerityTarget, outcome_of};
+use crate::report::{Name, Output};
+use crate::text::{complain_of, escape_controls, output_failed_after};
+use crate::verity_target::{VerityArgs, outcome_of};
+use postread::Progress as _;
 
 /// Scanned in one go; progress is shown in between.
 const STRETCH: u64 = 64 << 20;
@@ -103,13 +104,11 @@ struct Summary {
     good_bytes: u64,
     bad_bytes: u64,
     bad_tree_blocks: u64,
+    /// What became of the file while it was read. What was verified is the file that was opened, with `size` bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<StatsReport>,
-}
-
-enum Output {
-    Lines(Box<dyn Write>),
-    Json(ListReport<Box<dyn Write>>),
 }
 
 struct Verify<'a> {
@@ -139,13 +138,9 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
     // A map that can't be written is told before the work.
     let map = args.map.as_deref().map(OutputFile::create).transpose()?;
     let engine = args.read.engine()?;
-    let target = args.target.open(&engine)?;
-    let range = ByteRange::within(args.range, target.file.len())?;
-    let stdout: Box<dyn Write> = Box::new(io::BufWriter::new(io::stdout()));
-    let output = match args.json {
-        true => Output::Json(ListReport::begin(stdout, "postread-verify-1").map_err(output_failed)?),
-        false => Output::Lines(stdout),
-    };
+    let (file, opened) = args.target.open(&engine)?;
+    let range = ByteRange::within(args.range, file.len())?;
+    let output = Output::begin(args.json, "postread-verify-1")?;
     let name = args.target.file.as_os_str();
     let name =
         if io::stdout().is_terminal() { escape_controls(name.as_bytes()) } else { name.to_string_lossy().into() };
@@ -153,7 +148,7 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
         args,
         name,
         output,
-        outcome: target.outcome,
+        outcome: opened,
         seen_tree: HashSet::new(),
         map: RescueMap::new(),
         mapped: 0,
@@ -165,7 +160,7 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
     let mut at = range.start;
     while at < range.end {
         let end = (at - at % STRETCH).saturating_add(STRETCH).min(range.end);
-        let mut scan = target.file.scan(at..end);
+        let mut scan = file.file().scan(at..end);
         for part in scan.by_ref() {
             verify.bad_part(&part)?;
         }
@@ -175,7 +170,7 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
         at = end;
     }
     verify.fill_map(range.end, RangeStatus::Finished, range.start);
-    verify.fill_map(target.file.len(), RangeStatus::NonTried, range.start);
+    verify.fill_map(file.len(), RangeStatus::NonTried, range.start);
     // The verdict is told whatever becomes of the map.
     let mapped = map.map_or(Ok(()), |mut map| {
         map.write(verify.map.to_text().as_bytes())?;
@@ -185,7 +180,8 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
     if let Some(stats) = &stats {
         stats.tell();
     }
-    let outcome = verify.end(&target, range, stats)?;
+    let changed = file.changed().map_err(Failure::environment)?;
+    let outcome = verify.end(&file, changed, range, stats)?;
     match mapped {
         Ok(()) => Ok(outcome),
         Err(failure) => Err(Failure { outcome: outcome.worst(failure.outcome), ..failure }),
@@ -261,13 +257,22 @@ impl Verify<'_> {
         .map_err(|error| output_failed_after(self.outcome, error))
     }
 
-    fn end(self, target: &VerityTarget, range: Range<u64>, stats: Option<StatsReport>) -> CommandResult {
-        let digest = target.trusted.file_digest();
+    fn end(
+        mut self,
+        file: &VerifiedFile,
+        changed: Option<Changed>,
+        range: Range<u64>,
+        stats: Option<StatsReport>,
+    ) -> CommandResult {
+        let digest = file.trusted().file_digest();
         let good = self.outcome == Outcome::Good;
-        let outcome = target.outcome.worst(self.outcome);
+        if changed.is_some() {
+            self.outcome = self.outcome.worst(Outcome::Environment);
+        }
+        let outcome = self.outcome;
         match self.output {
             Output::Json(mut report) => {
-                let (trust, signer) = match target.trusted.trust() {
+                let (trust, signer) = match file.trusted().trust() {
                     Trust::Signature { signer } => ("signature", Some(signer.clone())),
                     _ => ("digest", None),
                 };
@@ -278,18 +283,19 @@ impl Verify<'_> {
                     digest: digest.to_string(),
                     trust,
                     signer,
-                    size: target.file.len(),
+                    size: file.len(),
                     range_start: range.start,
                     range_end: range.end,
                     good_bytes: self.good,
                     bad_bytes: self.bad,
                     bad_tree_blocks: self.seen_tree.len() as u64,
+                    changed: changed.map(|changed| changed.to_string()),
                     stats,
                 };
                 report.push(&Entry::Summary(Box::new(summary))).and_then(|()| report.end())
             }
             Output::Lines(mut out) => {
-                let by = match target.trusted.trust() {
+                let by = match file.trusted().trust() {
                     Trust::Signature { signer } => format!(", signed by {signer}"),
                     _ => String::new(),
                 };
@@ -315,6 +321,13 @@ impl Verify<'_> {
             }
         }
         .map_err(|error| output_failed_after(outcome, error))?;
+        if let Some(changed) = changed {
+            let size = file.len();
+            complain_of(
+                &self.args.target.file,
+                format_args!("{changed}; what was verified is the file that was opened, with {size} bytes"),
+            );
+        }
         Ok(outcome)
     }
 }

@@ -1,7 +1,7 @@
 //! `postread verify` on an image: every file that has fs-verity, several at once, every bad range of each.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -17,9 +17,10 @@ use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::{bytes_of, load_trusted, look_into, outcome_of, resolve};
 use crate::progress::Progress;
 use crate::read_options::StatsReport;
-use crate::report::{ListReport, Name};
-use crate::text::{bytes_for_stderr, complain, escape_controls, output_failed, output_failed_after};
+use crate::report::{Name, Output};
+use crate::text::{bytes_for_stderr, complain, escape_controls, output_failed_after};
 use crate::verity_target;
+use postread::Progress as _;
 
 /// How far a file may be ahead of the first that is not done. Results are kept that long, as they come in path order.
 const AHEAD_MAX: usize = 256;
@@ -97,11 +98,6 @@ enum Entry<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         stats: Option<StatsReport>,
     },
-}
-
-enum Output {
-    Lines(Box<dyn Write + Send>),
-    Json(ListReport<Box<dyn Write + Send>>),
 }
 
 /// What all threads write to.
@@ -205,11 +201,7 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
     if args.target.digest.is_some() && !one_file {
         return Err(Failure::usage("--digest takes one PATH, a file: for several there is --digests"));
     }
-    let stdout: Box<dyn Write + Send> = Box::new(BufWriter::new(io::stdout()));
-    let output = match args.json {
-        true => Output::Json(ListReport::begin(stdout, "postread-verify-image-1").map_err(output_failed)?),
-        false => Output::Lines(stdout),
-    };
+    let output = Output::begin(args.json, "postread-verify-image-1")?;
     let progress = Progress::new(args.quiet);
     let terminal = io::stdout().is_terminal();
     let quiet = args.quiet;

@@ -21,6 +21,7 @@ use crate::exit::{Failure, Outcome};
 use crate::image::outcome_of;
 use crate::progress::Progress;
 use crate::text::{bytes_for_stderr, complain, name_for_stderr};
+use postread::Progress as _;
 
 /// The manifest's name.
 pub(super) const MANIFEST: &str = "manifest.jsonl";

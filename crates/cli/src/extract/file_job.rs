@@ -20,6 +20,7 @@ use crate::exit::Outcome;
 use crate::image::outcome_of as image_outcome;
 use crate::text::{bytes_for_stderr, complain};
 use crate::verity_target::outcome_of;
+use postread::Progress as _;
 
 /// Bytes hashed at once of what is there already.
 const HASH_STEP: usize = 1 << 20;

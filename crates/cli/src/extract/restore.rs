@@ -18,9 +18,9 @@ use super::directories::{DirId, TOP};
 use super::saved_file::SavedFile;
 use super::survey::{Broken, Survey};
 use super::{At, Attributes, Feed, file_job};
-use crate::digest_files::{FileError, open_regular};
 use crate::exit::{Failure, Outcome};
 use crate::text::name_for_stderr;
+use postread::{FileError, open_regular};
 
 /// A directory that was met.
 struct Directory {
@@ -64,7 +64,8 @@ impl<'a> Saved<'a> {
     pub(crate) fn open(dir: &'a Path, keys: &'a Keyring, keep_going: bool) -> Result<Self, Failure> {
         let path = dir.join(MANIFEST);
         let io = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(&path)));
-        let open = |error: FileError| Failure::new(error.outcome(), format!("{}: {error}", name_for_stderr(&path)));
+        let open =
+            |error: FileError| Failure::new(Outcome::of_file(&error), format!("{}: {error}", name_for_stderr(&path)));
         let mut manifest = BufReader::new(open_regular(&path).map_err(open)?.0);
         let mut line = Vec::new();
         (&mut manifest).take(LINE_MAX as u64 + 1).read_until(b'\n', &mut line).map_err(io)?;

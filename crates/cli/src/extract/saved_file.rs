@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::digest_files::{FileError, open_regular};
 use crate::exit::Outcome;
 use crate::text::name_for_stderr;
+use postread::{FileError, open_regular};
 
 /// Bytes hashed at once.
 const STEP: u64 = 1 << 20;
@@ -45,7 +45,7 @@ impl SavedError {
             Self::Length { .. } | Self::Digest { .. } => Outcome::Integrity,
             // A part of the input, as a line of the manifest is.
             Self::Missing { .. } => Outcome::Usage,
-            Self::Open { error, .. } => error.outcome(),
+            Self::Open { error, .. } => Outcome::of_file(error),
             Self::Read { .. } => Outcome::Environment,
         }
     }

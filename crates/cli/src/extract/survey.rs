@@ -10,9 +10,9 @@ use postread_fscrypt::saved_manifest::{Entry, Header, Kind, LINE_MAX, Trailer};
 use postread_fscrypt::{Context, InodeFacts, KeySpecifier, Keyring, NameEvidence, NameKey, Policy};
 use sha2::{Digest, Sha256};
 
-use crate::digest_files::{FileError, open_regular};
 use crate::exit::Outcome;
 use crate::text::{complain, name_for_stderr};
+use postread::{FileError, open_regular};
 
 /// The most files that are named of those that the manifest does not name.
 const TOLD_MAX: usize = 10;

@@ -126,7 +126,7 @@ fn a_bad_tree_block_hides_what_is_beneath() {
     // A bad root block vouches for nothing, unless the descriptor does.
     flip(&at.join("f.verity-tree"), 0);
     let text = stderr(&postread(at, &["check", "list"]));
-    assert!(text.contains("f: its Merkle tree is not the one of the wanted digest"), "{text}");
+    assert!(text.contains("f: its Merkle tree is not the one of the expected digest"), "{text}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn trees_of_other_parameters_and_files() {
     for options in [&["other"][..], &["f", "--block-size=1024"], &["f", "--salt=77"]] {
         let args = [&["digest", "--out-merkle-tree=f.verity-tree"], options].concat();
         expect(&postread(at, &args), 0);
-        assert!(tell(at).contains("f: its Merkle tree is not the one of the wanted digest"), "{}", tell(at));
+        assert!(tell(at).contains("f: its Merkle tree is not the one of the expected digest"), "{}", tell(at));
     }
     fs::write(at.join("f.verity-tree"), b"short").unwrap();
     assert!(tell(at).contains("f: its Merkle tree is not the one"), "{}", tell(at));
@@ -164,7 +164,7 @@ fn a_descriptor_beside_the_file() {
     // Longer than it was.
     file.set_len(400 * 4096 + 5).unwrap();
     let text = stderr(&postread(at, &["check", "list"]));
-    assert!(text.contains("the file has 1638405 bytes, the digest is of one of 1638393"), "{text}");
+    assert!(text.contains("the file has 1638405 bytes, expected 1638393"), "{text}");
     // A descriptor of another digest is not believed: with the default parameters the file then fails.
     flip(&at.join("f.verity-desc"), 20);
     assert_eq!(expect(&postread(at, &["check", "list"]), 1), "f: FAILED\n");
@@ -202,7 +202,7 @@ fn a_file_of_another_length_than_the_trees() {
     for len in [100 * 4096, 700 * 4096 + 1] {
         file.set_len(len).unwrap();
         // 400 blocks have four blocks of hashes and one above them; so do 385 to 512.
-        let wanted = format!("the file has {len} bytes, the tree is of one of 1572865 to 2097152 bytes");
+        let wanted = format!("the file has {len} bytes, the tree is of a file of 1572865 to 2097152 bytes");
         for args in [&["check", "list"][..], &["verify", "f", "--digest", &digest]] {
             let output = postread(at, args);
             expect(&output, 1);
@@ -212,10 +212,10 @@ fn a_file_of_another_length_than_the_trees() {
     let tree = OpenOptions::new().write(true).open(at.join("f.verity-tree")).unwrap();
     tree.set_len(4097).unwrap();
     let text = stderr(&postread(at, &["check", "list"]));
-    assert!(text.contains("the tree of 4097 bytes is of no size of file"), "{text}");
+    assert!(text.contains("no file has a tree of 4097 bytes"), "{text}");
     tree.set_len(0).unwrap();
     let text = stderr(&postread(at, &["check", "list"]));
-    assert!(text.contains("the tree is of one of 0 to 4096 bytes"), "{text}");
+    assert!(text.contains("the tree is of a file of 0 to 4096 bytes"), "{text}");
 }
 
 #[test]
@@ -237,5 +237,5 @@ fn lists_that_are_none_say_what_they_are() {
     let long = format!("sha256:{} f\n", long[..64].repeat(2));
     told(long.as_bytes(), "128 hexadecimal digits where sha256 has 64 (as many as sha512 has)");
     // A good line of another algorithm than the descriptor beside the file.
-    told(format!("sha256:{} f\n", "0".repeat(64)).as_bytes(), "is of sha512, the list's digest is of sha256");
+    told(format!("sha256:{} f\n", "0".repeat(64)).as_bytes(), "uses sha512, the list's digest sha256");
 }

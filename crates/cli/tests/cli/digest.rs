@@ -170,3 +170,34 @@ fn json() {
     assert_eq!(report["results"][0]["formatted_digest"], format!("46535665726974790100200 0{digest}").replace(' ', ""));
     assert_eq!(report["results"][1]["exit_status"], 4);
 }
+
+/// A reader that goes away ends the work, and does not turn a failure into a success.
+#[test]
+fn a_reader_that_goes_away_ends_the_work_with_its_status() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), "x").unwrap();
+    for (first, status) in [("f\n", 0), ("missing\n", 4)] {
+        for json in [&[][..], &["--json"]] {
+            let mut child = Command::new(env!("CARGO_BIN_EXE_postread"))
+                .current_dir(dir.path())
+                .args(["digest", "--from-list", "-"])
+                .args(json)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut names = child.stdin.take().unwrap();
+            names.write_all(first.as_bytes()).unwrap();
+            // There is always one more name: only the reader's end ends it.
+            let writer = std::thread::spawn(move || while names.write_all(b"f\n").is_ok() {});
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(child.wait().unwrap().code(), Some(status), "{first}{json:?} {line}");
+            writer.join().unwrap();
+        }
+    }
+}

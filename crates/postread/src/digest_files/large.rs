@@ -1,18 +1,18 @@
 //! One large file by several threads. Each takes the next piece, reads it and hashes its data blocks; the digests are
-//! put together in order. Holes are found with `SEEK_DATA` and `SEEK_HOLE` and cost nothing.
+//! joined in order. Holes are found with `SEEK_DATA` and `SEEK_HOLE` and cost nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use postread_verity::{MerkleTreeParams, Part, PartBuilder, Tree, TreeBuilder, TreeGeometry};
 use rustix::fs::{SeekFrom, seek};
 
-use super::{CHUNK, FileError, TreeOut, aligned, check_unchanged, read_exact};
-use crate::progress::Progress;
+use super::{CHUNK, FileError, Progress, TreeOut, aligned, check_unchanged, read_exact};
 
-/// What a thread takes at a time, in bytes.
+/// How much a thread takes at a time, in bytes.
 const PIECE: u64 = 1 << 20;
 
 /// How many pieces may be finished ahead of one that is not: bounds the memory.
@@ -24,9 +24,11 @@ pub(super) struct LargeFile<'a> {
     metadata: Metadata,
     params: MerkleTreeParams,
     geometry: TreeGeometry,
-    progress: &'a Progress,
+    progress: &'a dyn Progress,
+    /// The caller wants no more.
+    stopped: &'a AtomicBool,
     state: Mutex<State<'a>>,
-    /// A piece was put in place, or all is over.
+    /// A piece was put in place, or a thread is done.
     moved: Condvar,
 }
 
@@ -56,7 +58,8 @@ impl<'a> LargeFile<'a> {
         metadata: Metadata,
         params: MerkleTreeParams,
         out: TreeOut<'a>,
-        progress: &'a Progress,
+        progress: &'a dyn Progress,
+        stopped: &'a AtomicBool,
     ) -> Result<Self, FileError> {
         let geometry = TreeGeometry::new(&params, metadata.len())?;
         let state = Mutex::new(State {
@@ -69,14 +72,14 @@ impl<'a> LargeFile<'a> {
             builder: Some(TreeBuilder::new(params, out)),
             error: None,
         });
-        Ok(Self { file, metadata, params, geometry, progress, state, moved: Condvar::new() })
+        Ok(Self { file, metadata, params, geometry, progress, stopped, state, moved: Condvar::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State<'a>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Is there anything left to take?
+    /// Whether there is anything left to take.
     pub(super) fn has_work(&self) -> bool {
         let state = self.lock();
         state.error.is_none() && state.next < self.geometry.data_size()
@@ -97,14 +100,14 @@ impl<'a> LargeFile<'a> {
         }
     }
 
-    /// Waits for the others, and ends the file. For the one who called [`new`](Self::new), once.
+    /// Waits for the other threads and ends the file. The thread that called [`new`](Self::new) calls it once.
     pub(super) fn finish(&self) -> Result<Tree, FileError> {
         let mut state = self.lock();
         while state.working > 0 {
             state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if let Some(error) = state.error.take() {
-            // Nobody may begin again.
+            // No thread may take another piece.
             state.next = self.geometry.data_size();
             return Err(error);
         }
@@ -120,6 +123,9 @@ impl<'a> LargeFile<'a> {
         let size = self.geometry.data_size();
         let mut state = self.lock();
         loop {
+            if self.stopped.load(Ordering::Relaxed) {
+                state.error.get_or_insert(FileError::Stopped);
+            }
             if state.error.is_some() || state.next >= size {
                 return None;
             }
@@ -148,8 +154,8 @@ impl<'a> LargeFile<'a> {
         }
     }
 
-    /// The next range with data at or behind `from`; one at the end of the file if there is none. Where the file system
-    /// cannot tell, all is data.
+    /// The next range with data at or after `from`; an empty one at the end of the file if there is none. If the file
+    /// system does not say, all is data.
     fn find_data(&self, from: u64) -> Range<u64> {
         let size = self.geometry.data_size();
         let start = match seek(&self.file, SeekFrom::Data(from)) {
@@ -177,7 +183,7 @@ impl<'a> LargeFile<'a> {
         Ok(part.finish().map_err(without_sink)?.0)
     }
 
-    /// Puts a piece in place, and those behind it that waited for it.
+    /// Puts a piece in place, and the later ones that waited for it.
     fn place(&self, state: &mut State<'a>, turn: u64, piece: Piece) {
         state.ready.insert(turn, piece);
         while let Some(piece) = state.ready.remove(&state.placed) {
