@@ -335,7 +335,7 @@ impl VerifiedFileOptions {
             Some(descriptor) => descriptor,
             None => Descriptor::new(params, data_size, root_hash(&file, &tree, &geometry, params)?),
         };
-        let trusted = self.trust(descriptor, tree_found.iter().chain(&found))?;
+        let trusted = self.trust(descriptor, tree_found.iter().chain(&found), &warnings)?;
 
         let engine = match self.engine {
             Some(engine) => engine,
@@ -358,6 +358,7 @@ impl VerifiedFileOptions {
         &self,
         descriptor: Descriptor,
         found_beside: impl Iterator<Item = &'p PathBuf>,
+        warnings: &[Error],
     ) -> Result<TrustedDescriptor> {
         let by_digest = match &self.digest {
             None => None,
@@ -365,11 +366,16 @@ impl VerifiedFileOptions {
                 let beside: Vec<_> = found_beside.map(|path| path.display().to_string()).collect();
                 let beside = match beside.is_empty() {
                     true => String::new(),
-                    false => format!(" (used from beside the file: {}; possibly of an older file)", beside.join(", ")),
+                    false => {
+                        format!(" (found beside the file and used: {}; it may be of an older file)", beside.join(", "))
+                    }
                 };
-                let what = format!(
+                let mut what = format!(
                     "{error}: the digest, the top of the tree, the size or the parameters are not this file's{beside}"
                 );
+                for warning in warnings {
+                    what.push_str(&format!("; {}", warning.message()));
+                }
                 Error::new(ErrorKind::Corrupt, what)
             })?),
         };
