@@ -2,7 +2,6 @@
 
 mod commands;
 mod exit;
-mod extract;
 mod hash_options;
 mod image;
 mod input_file;

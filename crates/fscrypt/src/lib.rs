@@ -45,7 +45,6 @@ mod mode;
 mod name_evidence;
 mod names;
 mod no_key_name;
-pub mod saved_manifest;
 
 pub use contents::{ContentsKey, InodeFacts};
 pub use context::{Context, IvScheme, KeySpecifier, NONCE_SIZE, Policy};

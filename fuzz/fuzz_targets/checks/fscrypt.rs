@@ -2,8 +2,8 @@
 #![allow(dead_code)] // Each target uses one of them.
 
 use postread_fscrypt::fscrypt_tool::{Protector, ToolPolicy};
-use postread_fscrypt::saved_manifest::{Entry, Header, Kind, Trailer, inode_of};
 use postread_fscrypt::{Context, NoKeyName, no_key_name, symlink_ciphertext};
+use postread_saved::manifest::{Entry, Header, Kind, Trailer, inode_of};
 
 /// A context that parses is written as it was.
 pub(crate) fn context(data: &[u8]) {

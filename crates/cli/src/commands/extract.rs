@@ -1,18 +1,21 @@
 //! `postread extract`: a tree out of an image, or its ciphertext, or a tree out of that.
 
 use std::ffi::OsString;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
+use postread_extract::{Counts, Extraction, Options};
+use postread_saved::{RestoreOptions, Saved, SavedCounts};
 
+use super::extract_report::{Reporter, SavedSummary};
 use crate::exit::{CommandResult, Failure};
-use crate::extract::{Counts, Extraction, LeftOut, Settings, ciphertext, from_image, restore};
 use crate::image::{ImageArgs, bytes_of, load_trusted, resolve};
+use crate::open_files;
 use crate::progress::Progress;
 use crate::read_options::{ReadOptions, StatsReport, parse_jobs};
-use crate::report::{ListReport, write_report};
-use crate::text::{output_failed, output_failed_after};
+use crate::report::write_report;
+use crate::text::output_failed_after;
 
 #[derive(Args, Debug)]
 pub(crate) struct ExtractArgs {
@@ -22,7 +25,7 @@ pub(crate) struct ExtractArgs {
     /// A directory in it, whose contents are extracted, or a file [default: the root directory]
     #[arg(value_name = "PATH")]
     path: Option<OsString>,
-    /// The directory to extract into; it is made if it is not there
+    /// The directory to extract into; it is created if it does not exist
     #[arg(short = 'C', long = "directory", value_name = "DIR")]
     directory: PathBuf,
     #[command(flatten)]
@@ -73,54 +76,53 @@ pub(crate) fn run(args: &ExtractArgs) -> CommandResult {
     if let Some(image) = &image {
         trusted.follow_links(image);
     }
-    let settings = Settings {
-        engine: &engine,
-        progress: &progress,
-        trusted: &trusted,
-        privileged: args.privileged,
-        keep_going: args.keep_going,
-        list_given: args.digests.is_some(),
-        require_digests: args.require_digests,
-        threads: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
-    };
-    let (outcome, counts) = match (&image, &args.from_ciphertext) {
+    let reporter = Reporter::new(&progress);
+    let mut options = Options::new(&engine, &reporter);
+    options.trusted = args.digests.is_some().then_some(&trusted);
+    options.require_digests = args.require_digests;
+    options.privileged = args.privileged;
+    options.keep_going = args.keep_going;
+    options.threads = args.jobs.unwrap_or(options.threads);
+    options.open_files = open_files::raise_limit();
+    let open = || Extraction::open(&args.directory, options).map_err(Failure::from);
+    let counts = match (&image, &args.from_ciphertext) {
         (_, Some(saved)) => {
             let secrets = args.image.keys.load()?;
             let keys = secrets.keyring()?;
-            let saved = restore::Saved::open(saved, &keys, args.keep_going)?;
-            Extraction::open(&settings, None, &args.directory, report(args)?)?.run(|feed| saved.walk(feed))?
+            let mut how = RestoreOptions::new();
+            how.keep_going = args.keep_going;
+            let saved = Saved::open(saved, &keys, how)?;
+            let extraction = open()?;
+            reporter.begin(args.json)?;
+            saved.restore(extraction, &reporter)?
         }
         (Some(image), None) => {
             let found = resolve(image, path, args.image.follow())?;
-            let extraction = Extraction::open(&settings, Some(image), &args.directory, report(args)?)?;
-            extraction.run(|feed| from_image::walk(feed, image, found.inode, &found.path))?
+            let extraction = open()?;
+            reporter.begin(args.json)?;
+            extraction.image(image, found.inode, &found.path)
         }
         (None, None) => return Err(Failure::usage("extract what? give a TARGET")),
     };
+    let outcome = reporter.end(&counts)?;
     progress.finish();
     if args.read.stats {
         StatsReport::of(&engine).tell();
     }
     if !args.json && !args.quiet {
-        tell(&counts, args.digests.is_some()).map_err(|error| output_failed_after(outcome, error))?;
+        print(&counts, args.digests.is_some()).map_err(|error| output_failed_after(outcome, error))?;
     }
     Ok(outcome)
 }
 
-fn report(args: &ExtractArgs) -> Result<Option<ListReport<Box<dyn Write + Send>>>, Failure> {
-    let begin =
-        || ListReport::begin(Box::new(BufWriter::new(io::stdout())) as Box<dyn Write + Send>, "postread-extract-1");
-    args.json.then(begin).transpose().map_err(output_failed)
-}
-
-fn tell(counts: &Counts, list_given: bool) -> io::Result<()> {
+fn print(counts: &Counts, list_given: bool) -> io::Result<()> {
     let Counts { files, bytes, already_there, directories, others, replaced, damaged, failed, left_out, .. } = counts;
     let Counts { verified, self_consistent, copied, .. } = counts;
     let mut out = io::stdout();
     write!(out, "extracted {files} files ({bytes} bytes), {directories} directories, {others} links and others")?;
     for (count, what) in [
         (already_there, "files were there already"),
-        (replaced, "files that were there already had another digest and were replaced"),
+        (replaced, "existing files had another digest and were replaced"),
         (damaged, "files have holes where blocks were bad"),
         (failed, "failed"),
     ] {
@@ -132,18 +134,17 @@ fn tell(counts: &Counts, list_given: bool) -> io::Result<()> {
     if list_given || *self_consistent > 0 {
         writeln!(
             out,
-            "{verified} files verified against given digests, {self_consistent} self-consistent only, {copied} merely copied"
+            "{verified} files verified against given digests, {self_consistent} only self-consistent, {copied} copied unverified"
         )?;
     }
-    let LeftOut { devices, set_id, xattrs, flags } = left_out;
     let parts: Vec<String> = [
-        (devices, "device nodes"),
-        (set_id, "times set-id bits"),
-        (xattrs, "privileged extended attributes"),
-        (flags, "times the immutable or append-only flag"),
+        (left_out.devices, "device nodes"),
+        (left_out.set_id, "times set-id bits"),
+        (left_out.xattrs, "privileged extended attributes"),
+        (left_out.flags, "times the immutable or append-only flag"),
     ]
     .iter()
-    .filter(|(count, _)| **count > 0)
+    .filter(|(count, _)| *count > 0)
     .map(|(count, what)| format!("{count} {what}"))
     .collect();
     if !parts.is_empty() {
@@ -159,24 +160,29 @@ fn save(args: &ExtractArgs, path: &[u8], progress: &Progress) -> CommandResult {
     if !inode.is_dir() {
         return Err(Failure::usage("--ciphertext takes a directory"));
     }
-    let (outcome, saved) = ciphertext::save(&image, &inode, &args.directory, progress)?;
+    let reporter = Reporter::new(progress);
+    let saved = postread_saved::save(&image, &inode, &args.directory, &reporter)?;
+    let outcome = reporter.outcome();
     progress.finish();
-    let mut out = io::stdout();
     if args.json {
-        write_report(out, "postread-ciphertext-1", &saved).map_err(|error| output_failed_after(outcome, error))?;
+        write_report(io::stdout(), "postread-ciphertext-1", &SavedSummary::new(&saved, outcome))
+            .map_err(|error| output_failed_after(outcome, error))?;
     } else if !args.quiet {
-        let ciphertext::Saved { files, bytes, directories, links, others, failed, not_encrypted, .. } = saved;
-        let left = match not_encrypted {
-            0 => String::new(),
-            n => format!("; {n} files and links that are not encrypted were left out"),
-        };
-        let others = if others > 0 { format!(", {others} pipes, sockets and devices") } else { String::new() };
-        let failed = if failed > 0 { format!("; {failed} failed") } else { String::new() };
-        writeln!(
-            out,
-            "saved {files} files ({bytes} bytes), {directories} directories, {links} links{others}{left}{failed}"
-        )
-        .map_err(|error| output_failed_after(outcome, error))?;
+        print_saved(&saved).map_err(|error| output_failed_after(outcome, error))?;
     }
     Ok(outcome)
+}
+
+fn print_saved(saved: &SavedCounts) -> io::Result<()> {
+    let SavedCounts { files, bytes, directories, links, others, failed, not_encrypted, .. } = saved;
+    let left = match not_encrypted {
+        0 => String::new(),
+        n => format!("; {n} files and links that are not encrypted were left out"),
+    };
+    let others = if *others > 0 { format!(", {others} pipes, sockets and devices") } else { String::new() };
+    let failed = if *failed > 0 { format!("; {failed} failed") } else { String::new() };
+    writeln!(
+        io::stdout(),
+        "saved {files} files ({bytes} bytes), {directories} directories, {links} links{others}{left}{failed}"
+    )
 }

@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod digest;
 pub(crate) mod enable;
 pub(crate) mod extract;
+mod extract_report;
 pub(crate) mod inspect;
 mod inspect_text;
 pub(crate) mod key;

@@ -90,7 +90,7 @@ fn all_names_of_a_file_are_held_to_their_lines() {
             fs::write(&path, &bad).unwrap();
             fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
             let text = expect(&postread(dir.path(), &["extract", &image, "-C", &out, "--digests=list"]), 0);
-            assert!(text.contains("1 files that were there already had another digest"), "{text}");
+            assert!(text.contains("1 existing files had another digest"), "{text}");
             for name in names {
                 let path = dir.path().join(&out).join("v").join(name);
                 assert!(fs::read(&path).unwrap() == good && fs::metadata(&path).unwrap().nlink() == 3, "{lines:?}");

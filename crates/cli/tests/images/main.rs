@@ -10,4 +10,5 @@ mod listing;
 mod outcomes;
 mod reports;
 mod saved;
+mod target;
 mod verify;

@@ -44,7 +44,7 @@ fn damaged_ciphertext_is_found() {
     for replaced in [true, false] {
         let output = postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]);
         expect(&output, 0);
-        let told = format!("data/{}: what was there differs from the image: replaced", inode.ino);
+        let told = format!("data/{}: the existing file differs from the image: replaced", inode.ino);
         assert_eq!(stderr(&output).contains(&told), replaced, "{output:?}");
         assert!(fs::read(&saved).unwrap() == good);
     }
@@ -82,12 +82,12 @@ fn a_manifest_that_is_not_whole_is_told() {
     let last = lines[lines.len() - 1];
     let short = format!("{less}{last}\n");
     for (i, (broken, status, what)) in [
-        (&cut, 2, "was cut off"),
-        (&less, 2, "was cut off behind line 10"),
-        (&less[..less.len() - 20].to_owned(), 2, "was cut off"),
-        (&short, 2, "10 lines, and"),
-        (&twice, 2, "something stands behind"),
-        (&middle, 1, "its SHA-256 is"),
+        (&cut, 2, "cut off"),
+        (&less, 2, "cut off after line 10"),
+        (&less[..less.len() - 20].to_owned(), 2, "cut off"),
+        (&short, 2, "lines, found 10"),
+        (&twice, 2, "there is more after"),
+        (&middle, 1, "expected SHA-256"),
     ]
     .into_iter()
     .enumerate()
@@ -113,7 +113,7 @@ fn a_manifest_that_is_not_whole_is_told() {
     fs::write(dir.path().join("saved/data/4000000000"), "x").unwrap();
     let output = restore("all", &[]);
     expect(&output, 0);
-    assert!(stderr(&output).contains("data/4000000000: the manifest does not name it"), "{output:?}");
+    assert!(stderr(&output).contains("data/4000000000: not named in the manifest"), "{output:?}");
     assert_eq!(crate::common::manifest(&dir.path().join("all")), text_of("tree.manifest"));
 }
 
@@ -184,9 +184,7 @@ fn missing_ciphertext_is_malformed_input() {
     let left: String =
         text_of("tree.manifest").lines().filter(|l| !l.ends_with("/f65537")).map(|l| format!("{l}\n")).collect();
     fs::remove_file(&saved).unwrap();
-    for (out, told) in
-        [("missing", "it is not there: what was saved is not whole"), ("directory", "not a regular file")]
-    {
+    for (out, told) in [("missing", "missing: what was saved is not complete"), ("directory", "not a regular file")] {
         let output = postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", out, "--key", &key]);
         expect(&output, 2);
         assert!(stderr(&output).contains(&format!("saved/data/{}: {told}", inode.ino)), "{}", stderr(&output));
@@ -213,7 +211,7 @@ fn what_is_left_out_is_counted() {
     assert!(!text.contains("left out"), "{text}");
 }
 
-/// Another name of a file that could not be restored is told, and does not make of malformed input a failing system.
+/// Each name of a file that can't be restored is reported, and malformed input is not a failing system.
 #[test]
 fn a_link_to_what_failed_has_its_outcome() {
     let dir = tempfile::tempdir().unwrap();
@@ -237,7 +235,7 @@ fn a_link_to_what_failed_has_its_outcome() {
     fs::remove_file(dir.path().join(format!("saved/data/{inode}"))).unwrap();
     let output = postread(dir.path(), &args("bad"));
     expect(&output, 2);
-    assert!(stderr(&output).contains("x/alias: the file of the same inode, "), "{}", stderr(&output));
+    assert_eq!(stderr(&output).matches("missing: what was saved is not complete").count(), 2, "{}", stderr(&output));
 }
 
 /// What a message quotes of a file does not reach a terminal as it is.

@@ -1,8 +1,8 @@
 //! The manifest of saved ciphertext: encrypted inodes as they lie on disk, with what any key needs to restore them.
 //!
-//! `docs/ciphertext-layout.md` describes the layout. The manifest is a line of JSON an inode's name, so that it can be
-//! written and read piece by piece; the first line says what file system it is of. Whoever reads one holds a file that
-//! anybody may have written: what a line says is checked as far as a line alone can be.
+//! `docs/ciphertext-layout.md` describes the layout. The manifest has a line of JSON for each name of an inode, so
+//! that it can be written and read piece by piece; the first line says which file system it is of. Anybody may have written
+//! the file: what a line says is checked as far as a line alone can be.
 
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// A line of the manifest: a name of an inode. A directory stands before what is in it.
+/// A line of the manifest: a name of an inode. A directory comes before what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Inode number.
@@ -94,20 +94,20 @@ pub struct Entry {
     pub mtime: Time,
     /// The encryption context, as stored. A file and a link have one.
     pub context: Option<Vec<u8>>,
-    /// A link's target, as stored: the ciphertext behind its 2-byte length. A link has one.
+    /// A link's target, as stored: the ciphertext after its 2-byte length. A link has one.
     pub target: Option<Vec<u8>>,
     /// The ranges of a file that hold ciphertext, start and length in bytes: whole blocks, not empty, ascending, none
     /// overlapping another, none past `i64::MAX`. All else reads as zeros, undecrypted.
     pub data: Vec<(u64, u64)>,
     /// Of a device, which has one: major and minor number.
     pub device: Option<(u32, u32)>,
-    /// Of a file: the SHA-256 of those ranges, one behind the other.
+    /// Of a file: the SHA-256 of those ranges, one after the other.
     pub sha256: Option<[u8; 32]>,
     /// Extended attributes, name and value as Linux's calls take them.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// The manifest's last line: what stands before it. A manifest without it was cut off.
+/// The manifest's last line: what comes before it. A manifest without it was cut off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trailer {
     /// Lines before this one, the first one included.
@@ -120,11 +120,11 @@ pub struct Trailer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
-    /// It is no JSON object with the fields that it must have.
+    /// It is not a JSON object with the fields that it must have.
     #[error("{0}")]
     Json(String),
     /// The first line is of another layout.
-    #[error("its format is {found:?}, not {FORMAT:?}")]
+    #[error("expected format {FORMAT:?}, found {found:?}")]
     Format {
         /// What it says.
         found: String,
@@ -135,7 +135,7 @@ pub enum LineError {
         /// Bytes.
         block_size: u32,
     },
-    /// A field that is not in hexadecimal, or not of the right length.
+    /// A field is not hexadecimal, or not of the right length.
     #[error("its {field} is not {wanted} in hexadecimal")]
     Hex {
         /// The field's name.
@@ -151,7 +151,7 @@ pub enum LineError {
         /// The field's name.
         field: &'static str,
     },
-    /// A range that is empty, no whole blocks, past the end of any file, or not behind the one before.
+    /// A range that is empty, not whole blocks, past the end of any file, or not after the one before.
     #[error("a range of {length} bytes at {start}, where blocks are {block_size} bytes and ranges ascend")]
     Range {
         /// First byte.
@@ -295,7 +295,7 @@ impl Header {
 }
 
 impl Entry {
-    /// Parses one of the lines behind the first, with or without its newline, of a file system of such blocks.
+    /// Parses one of the lines after the first, with or without its newline, of a file system of such blocks.
     pub fn parse(line: &[u8], block_size: u32) -> Result<Self, LineError> {
         let raw: RawEntry = serde_json::from_slice(line).map_err(json)?;
         let xattrs = raw.xattrs.iter().map(|(name, value)| Ok((bytes("xattrs", name)?, bytes("xattrs", value)?)));
@@ -365,7 +365,7 @@ impl Entry {
                 must(self.target.is_some(), "link", "target")?;
             }
         }
-        // A directory has a size too, and nobody looks at it.
+        // A directory has a size too, and nothing uses it.
         if self.kind == Kind::File && i64::try_from(self.size).is_err() {
             return Err(LineError::Size { size: self.size });
         }
@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn headers_of_others() {
         for (from, to, what) in [
-            ("text-3", "text-2", "its format is"),
+            ("text-3", "text-2", "expected format"),
             ("4096", "4097", "blocks of 4097 bytes"),
             ("4096", "131072", "blocks of 131072 bytes"),
             ("0011", "11", "its fs_uuid is not 16 bytes"),

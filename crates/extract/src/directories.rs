@@ -1,59 +1,59 @@
-//! The directories being put down, as a tree of names, and the open ones on the way to where work goes on.
+//! The directories that are extracted into, as a tree of names, and the open ones on the path to where work goes on.
 //!
 //! A path is kept a name at a time, so that thousands of nested directories take the memory of their names; and a
 //! directory is opened from one that is open already, so that they take the time of their number. Few stay open however
-//! deep the way is: all of the last levels, fewer and fewer of those above.
+//! deep the path is: all of the last levels, fewer and fewer of those above.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::Attributes;
-use super::beneath::open_dir;
+use crate::place::{Listing, Place, open_dir};
 
 /// Of the last `SPACING` levels each directory stays open, of the last `SPACING` squared every `SPACING`th, and so on.
 const SPACING: usize = 16;
 /// How many times the spacing widens: 16 levels, 256, 4096; above, each 4096th stays.
 const WIDENINGS: u32 = 3;
-/// Longest path given to one call; longer ways are opened in steps.
+/// Longest path given to one call; longer ones are opened in steps.
 const STEP_MAX: usize = 2048;
 
-/// The most directories that a way of a few thousand levels keeps open, some of which it is about to close.
-pub(super) const OPEN_MAX: usize = 64;
+/// The most directories that a path of a few thousand levels keeps open, some of which it is about to close.
+pub(crate) const OPEN_MAX: usize = 64;
 
-/// A directory of the tree.
+/// A directory that is extracted into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct DirId(u32);
+pub struct DirId(u32);
 
-/// The directory that all is made in.
-pub(super) const TOP: DirId = DirId(0);
+/// The directory that everything is created in.
+pub(crate) const TOP: DirId = DirId(0);
 
 #[derive(Debug)]
 struct Node {
     above: DirId,
     level: usize,
     name: Box<[u8]>,
-    /// None of the top directory's.
-    attributes: Option<Attributes>,
+    /// What was in it before.
+    before: Arc<Listing>,
+    /// Which attributes it gets: a key that the tree's source knows. None of the top directory's.
+    key: Option<u64>,
 }
 
 /// The tree.
 #[derive(Debug)]
-pub(super) struct Directories {
+pub(crate) struct Directories {
     nodes: Vec<Node>,
 }
 
 impl Directories {
-    pub(super) fn new() -> Self {
-        Self { nodes: vec![Node { above: TOP, level: 0, name: Box::default(), attributes: None }] }
+    pub(crate) fn new(before: Arc<Listing>) -> Self {
+        Self { nodes: vec![Node { above: TOP, level: 0, name: Box::default(), before, key: None }] }
     }
 
     /// One more directory. None where there are more than any file system has.
-    pub(super) fn add(&mut self, above: DirId, name: &[u8], attributes: Attributes) -> Option<DirId> {
+    pub(crate) fn add(&mut self, above: DirId, name: &[u8], before: Arc<Listing>, key: u64) -> Option<DirId> {
         let id = DirId(u32::try_from(self.nodes.len()).ok()?);
         let level = self.node(above).level + 1;
-        self.nodes.push(Node { above, level, name: name.into(), attributes: Some(attributes) });
+        self.nodes.push(Node { above, level, name: name.into(), before, key: Some(key) });
         Some(id)
     }
 
@@ -62,7 +62,7 @@ impl Directories {
     }
 
     /// The path of a name in a directory, from the top one.
-    pub(super) fn path(&self, mut dir: DirId, name: &[u8]) -> Vec<u8> {
+    pub(crate) fn path(&self, mut dir: DirId, name: &[u8]) -> Vec<u8> {
         let mut names = vec![name];
         while dir != TOP {
             let node = self.node(dir);
@@ -73,33 +73,33 @@ impl Directories {
         names.join(&b'/')
     }
 
-    /// All but the top one with what is to be put on them, those that were added last first: each before the one that
+    /// All but the top one with the keys of their attributes, those that were added last first: each before the one that
     /// it is in.
-    pub(super) fn last_first(&self) -> impl Iterator<Item = (DirId, &Attributes)> {
+    pub(crate) fn last_first(&self) -> impl Iterator<Item = (DirId, u64)> {
         let all = (0..self.nodes.len()).rev();
-        all.filter_map(|at| Some((DirId(at as u32), self.nodes[at].attributes.as_ref()?)))
+        all.filter_map(|at| Some((DirId(at as u32), self.nodes[at].key?)))
     }
 
     /// A directory's own path.
-    pub(super) fn path_of(&self, dir: DirId) -> Vec<u8> {
+    pub(crate) fn path_of(&self, dir: DirId) -> Vec<u8> {
         let node = self.node(dir);
         if dir == TOP { Vec::new() } else { self.path(node.above, &node.name) }
     }
 }
 
-/// The way from the top directory to the one where work goes on.
+/// The path from the top directory to the one where work goes on, some of it open.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(crate) struct OpenPath {
     /// The directories on it, from the top one.
     ids: Vec<DirId>,
     /// Those of them that are open, by level.
-    open: BTreeMap<usize, Arc<OwnedFd>>,
+    open: BTreeMap<usize, Arc<Place>>,
     /// Directories that were opened.
     #[cfg(test)]
     opened: usize,
 }
 
-/// Whether the directory at a level of a way stays open while the way ends at `last`.
+/// Whether the directory at a level of a path stays open while the path ends at `last`.
 fn stays(level: usize, last: usize) -> bool {
     let mut spacing = 1;
     for _ in 0..WIDENINGS {
@@ -111,8 +111,8 @@ fn stays(level: usize, last: usize) -> bool {
     level.is_multiple_of(spacing)
 }
 
-impl Way {
-    pub(super) fn new(top: Arc<OwnedFd>) -> Self {
+impl OpenPath {
+    pub(crate) fn new(top: Arc<Place>) -> Self {
         Self {
             ids: vec![TOP],
             open: BTreeMap::from([(0, top)]),
@@ -122,7 +122,7 @@ impl Way {
     }
 
     /// Opens a directory, beneath the top one and without following links.
-    pub(super) fn open(&mut self, all: &Directories, dir: DirId) -> io::Result<Arc<OwnedFd>> {
+    pub(crate) fn open(&mut self, all: &Directories, dir: DirId) -> io::Result<Arc<Place>> {
         let mut down = Vec::new();
         let mut at = dir;
         while self.ids.get(all.node(at).level) != Some(&at) {
@@ -135,10 +135,10 @@ impl Way {
         self.ids.extend(down.into_iter().rev());
         let last = self.ids.len() - 1;
         // The top one is always there.
-        let (mut level, mut fd) = self
+        let (mut level, mut place) = self
             .open
             .last_key_value()
-            .map(|(&level, fd)| (level, fd.clone()))
+            .map(|(&level, place)| (level, place.clone()))
             .unwrap_or_else(|| unreachable!("the top directory is never closed"));
         while level < last {
             let mut path = Vec::new();
@@ -151,19 +151,20 @@ impl Way {
                 }
                 path.push(b'/');
             }
-            fd = Arc::new(open_dir(fd.as_fd(), &path)?);
+            let fd = open_dir(place.dir(), &path)?;
+            place = Arc::new(Place { fd, before: all.node(self.ids[level]).before.clone() });
             #[cfg(test)]
             {
                 self.opened += path.split(|&b| b == b'/').count();
             }
             if stays(level, last) {
-                self.open.insert(level, fd.clone());
+                self.open.insert(level, place.clone());
             }
         }
         if self.open.len() > OPEN_MAX + last / SPACING.pow(WIDENINGS) {
             self.open.retain(|&level, _| stays(level, last));
         }
-        Ok(fd)
+        Ok(place)
     }
 }
 
@@ -173,24 +174,22 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::Path;
 
-    use postread_fsimage::ext4::Timestamp;
-
-    use super::super::beneath::{Beneath, make_directory};
     use super::*;
+    use crate::top::Top;
 
-    fn nothing() -> Attributes {
-        let time = Timestamp { seconds: 0, nanoseconds: 0 };
-        Attributes { mode: 0o755, uid: 0, gid: 0, atime: time, mtime: time, xattrs: Vec::new(), frozen: false }
+    fn top(dir: &Path) -> (Top, Directories, OpenPath) {
+        let top = Top::open(dir).unwrap();
+        let path = OpenPath::new(top.place());
+        let all = Directories::new(top.place().before.clone());
+        (top, all, path)
     }
 
-    fn top(dir: &Path) -> (Beneath, Directories, Way) {
-        let top = Beneath::open(dir).unwrap();
-        let way = Way::new(top.top());
-        (top, Directories::new(), way)
+    fn add(all: &mut Directories, above: DirId, name: &[u8]) -> DirId {
+        all.add(above, name, Arc::default(), 0).unwrap()
     }
 
-    fn inode(fd: &OwnedFd) -> u64 {
-        rustix::fs::fstat(fd).unwrap().st_ino
+    fn inode(place: &Place) -> u64 {
+        rustix::fs::fstat(&place.fd).unwrap().st_ino
     }
 
     #[test]
@@ -200,55 +199,55 @@ mod tests {
         std::fs::create_dir(dir.path().join("in")).unwrap();
         symlink(outside.path(), dir.path().join("link")).unwrap();
         symlink("in", dir.path().join("inner")).unwrap();
-        let (top, mut all, mut way) = top(dir.path());
-        let inner = all.add(TOP, b"in", nothing()).unwrap();
-        way.open(&all, inner).unwrap();
+        let (top, mut all, mut path) = top(dir.path());
+        let inner = add(&mut all, TOP, b"in");
+        path.open(&all, inner).unwrap();
         let absolute = outside.path().as_os_str().as_bytes();
         for name in [&b"link"[..], b"inner", b"..", b"in/../..", absolute] {
             for above in [TOP, inner] {
-                let bad = all.add(above, name, nothing()).unwrap();
-                assert!(way.open(&all, bad).is_err(), "{}", name.escape_ascii());
+                let bad = add(&mut all, above, name);
+                assert!(path.open(&all, bad).is_err(), "{}", name.escape_ascii());
             }
         }
-        // And after all that the way is what it was.
-        way.open(&all, inner).unwrap();
-        let here = way.open(&all, TOP).unwrap();
-        assert!(make_directory(here.as_fd(), b"link").is_err());
-        top.close();
+        // And after all that it still opens what it did.
+        path.open(&all, inner).unwrap();
+        let here = path.open(&all, TOP).unwrap();
+        assert!(here.directory(b"link").is_err());
+        drop(top);
     }
 
     /// Down 700 levels, up again with a look into a neighbour at each, and leaps: always the right one, few open.
     #[test]
-    fn deep_ways() {
+    fn deep_paths() {
         const DEEP: usize = 700;
         let dir = tempfile::tempdir().unwrap();
-        let (top, mut all, mut way) = top(dir.path());
-        let mut ids = vec![(TOP, inode(&way.open(&all, TOP).unwrap()))];
+        let (top, mut all, mut path) = top(dir.path());
+        let mut ids = vec![(TOP, inode(&path.open(&all, TOP).unwrap()))];
         let mut neighbours = Vec::new();
         for level in 0..DEEP {
             let (above, _) = ids[level];
-            let here = way.open(&all, above).unwrap();
+            let here = path.open(&all, above).unwrap();
             // Some long names: a step has few of those.
             let name = if level % 100 == 7 { vec![b'l'; 200] } else { b"d".to_vec() };
             for name in [&name[..], b"n"] {
-                make_directory(here.as_fd(), name).unwrap();
+                here.directory(name).unwrap();
             }
-            let id = all.add(above, &name, nothing()).unwrap();
-            ids.push((id, inode(&way.open(&all, id).unwrap())));
-            neighbours.push(all.add(above, b"n", nothing()).unwrap());
-            assert!(way.open.len() <= OPEN_MAX + 1);
+            let id = add(&mut all, above, &name);
+            ids.push((id, inode(&path.open(&all, id).unwrap())));
+            neighbours.push(add(&mut all, above, b"n"));
+            assert!(path.open.len() <= OPEN_MAX + 1);
         }
-        assert!(way.opened <= 4 * DEEP, "{}", way.opened);
-        way.opened = 0;
+        assert!(path.opened <= 4 * DEEP, "{}", path.opened);
+        path.opened = 0;
         for level in (0..DEEP).rev() {
-            way.open(&all, neighbours[level]).unwrap();
-            assert_eq!(inode(&way.open(&all, ids[level].0).unwrap()), ids[level].1, "{level}");
+            path.open(&all, neighbours[level]).unwrap();
+            assert_eq!(inode(&path.open(&all, ids[level].0).unwrap()), ids[level].1, "{level}");
         }
         // Both directories of each level, and those between that were closed.
-        assert!(way.opened <= 6 * DEEP, "{}", way.opened);
+        assert!(path.opened <= 6 * DEEP, "{}", path.opened);
         for leap in (0..200).map(|i| i * 7919 % DEEP) {
-            assert_eq!(inode(&way.open(&all, ids[leap].0).unwrap()), ids[leap].1, "{leap}");
-            way.open(&all, neighbours[DEEP - 1 - leap]).unwrap();
+            assert_eq!(inode(&path.open(&all, ids[leap].0).unwrap()), ids[leap].1, "{leap}");
+            path.open(&all, neighbours[DEEP - 1 - leap]).unwrap();
         }
         let path = all.path_of(ids[DEEP].0);
         assert_eq!(path.split(|&b| b == b'/').count(), DEEP);
@@ -257,6 +256,6 @@ mod tests {
         // Of a million levels as few as of these.
         let open = (0..1_000_000).filter(|&level| stays(level, 999_999)).count();
         assert!(open <= OPEN_MAX + 1_000_000 / 4096, "{open}");
-        top.close();
+        drop(top);
     }
 }

@@ -1,24 +1,24 @@
-//! A list of trusted digests, held against what comes out of an image: no line of it passes in silence.
+//! A list of trusted digests, compared with what comes out of an image: no line of it is ignored in silence.
 
 use std::collections::HashMap;
 
-use postread::TrustedDigests;
 use postread::image::{Image, ImageError};
+use postread::{Error, ErrorKind, TrustedDigests};
 use postread_fsimage::ext4::{FileType, Inode, ROOT_INO};
 use postread_verity::FileDigest;
 
-use super::{Extraction, Feed};
-use crate::exit::Outcome;
-use crate::text::complain;
+use crate::events::Note;
+use crate::extraction::Extraction;
+use crate::tree_writer::TreeWriter;
 
-/// What is known of the list while the tree is put down.
+/// What is known of the list while the tree is extracted.
 #[derive(Default)]
-pub(super) struct Listed {
+pub(crate) struct Listed {
     /// What is extracted, as the image spells it.
     top: Vec<u8>,
     /// The digests that inodes of several names are listed with, under whichever; looked up when the first is met.
     aliases: Option<Aliases>,
-    /// The listed paths that were met as regular files, and their inodes; none where what is wrong was told.
+    /// The listed paths that were met as regular files, and their inodes; none where what is wrong was reported.
     met: HashMap<Box<[u8]>, Option<u32>>,
 }
 
@@ -26,7 +26,7 @@ type Aliases = HashMap<u32, Vec<FileDigest>>;
 
 impl Listed {
     /// Of an extraction of `top`, as the image spells it.
-    pub(super) fn of(top: &[u8]) -> Self {
+    pub(crate) fn of(top: &[u8]) -> Self {
         Self { top: top.to_vec(), ..Self::default() }
     }
 
@@ -42,7 +42,7 @@ fn check(image: &Image, inode: &Inode, wanted: &FileDigest) -> Result<(), ImageE
     Ok(())
 }
 
-/// Which listed paths are names of one inode: the name that is met first has to be held to the digests of all. One walk
+/// Which listed paths are names of one inode: the name that is met first is checked against the digests of all. One walk
 /// of the image, as looking each path up would go through its directory once for each.
 fn aliases(image: &Image, trusted: &TrustedDigests) -> Aliases {
     let mut aliases = Aliases::new();
@@ -61,16 +61,16 @@ fn aliases(image: &Image, trusted: &TrustedDigests) -> Aliases {
     aliases
 }
 
-impl Feed<'_> {
-    /// The digest that a regular file is held to under one of its names: the name's own, else that of another name of
-    /// the inode. A name that is listed with another digest than its file has is an error, and is not made.
-    pub(super) fn digest_of(
+impl TreeWriter<'_> {
+    /// The digest that a regular file must have under one of its names: the name's own, else that of another name of
+    /// the inode. A name that is listed with another digest than its file has is an error, and is not created.
+    pub(crate) fn digest_of(
         &mut self,
         image: &Image,
         inode: &Inode,
         path: &[u8],
     ) -> Result<Option<FileDigest>, ImageError> {
-        let trusted = self.extraction.settings.trusted;
+        let Some(trusted) = self.extraction.options.trusted else { return Ok(None) };
         let own = trusted.get(path).copied();
         if own.is_some() {
             self.listed.met.insert(path.into(), Some(inode.ino));
@@ -97,15 +97,11 @@ impl Feed<'_> {
 }
 
 impl Extraction<'_> {
-    /// Tells, when all is done, which listed files were not verified; and of a list that has nothing to do with what was
-    /// extracted that nothing was.
-    pub(super) fn check_list(&self, image: &Image, listed: &Listed) {
-        let trusted = self.settings.trusted;
+    /// Reports, when everything is done, which listed files were not verified; and of a list that has nothing to do with
+    /// what was extracted, that nothing was.
+    pub(crate) fn check_list(&self, image: &Image, trusted: &TrustedDigests, listed: &Listed) {
         if trusted.is_empty() {
-            complain("the list of digests is empty: no file was verified against it");
-            let mut shared = self.shared();
-            shared.outcome = shared.outcome.worst(Outcome::Nothing);
-            return;
+            return self.note(&Note::EmptyList);
         }
         let mut applies = false;
         for path in trusted.paths() {
@@ -113,12 +109,12 @@ impl Extraction<'_> {
             applies |= within;
             match listed.met.get(trusted.real_path(path)) {
                 Some(None) => continue,
-                // Those that failed were told.
-                Some(Some(ino)) if self.shared().held.contains_key(ino) => continue,
+                // Those that failed were reported.
+                Some(Some(ino)) if self.shared().checked.contains_key(ino) => continue,
                 Some(Some(_)) => {}
                 None => {
                     if let Some(error) = trusted.trouble(image, path) {
-                        self.failed(path, &error, error.kind().into());
+                        self.failed(path, &error);
                         continue;
                     }
                     if !within {
@@ -126,12 +122,10 @@ impl Extraction<'_> {
                     }
                 }
             }
-            self.failed(path, &"it was not extracted: nothing was verified", Outcome::Integrity);
+            self.failed(path, &Error::new(ErrorKind::Corrupt, "it was not extracted: nothing was verified"));
         }
-        let mut shared = self.shared();
-        if !applies && shared.counts.verified == 0 {
-            complain("the list of digests has no file of what was extracted: none was verified against it");
-            shared.outcome = shared.outcome.worst(Outcome::Nothing);
+        if !applies && self.shared().counts.verified == 0 {
+            self.note(&Note::ListDoesNotApply);
         }
     }
 }
