@@ -113,6 +113,37 @@ fn throughput(pool: &Pool, producers: usize, items: usize) -> f64 {
     items as f64 / start.elapsed().as_secs_f64() / 1e6
 }
 
+/// Nanoseconds an item of `items` closures, spawned by one thread and waited for: `spawn` and `flush`.
+fn spawn_and_flush(wq: &Workqueue, items: usize) -> f64 {
+    DONE.0.store(0, Ordering::Relaxed);
+    let start = Instant::now();
+    for _ in 0..items {
+        wq.spawn(|| {
+            DONE.0.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    wq.flush().unwrap();
+    let took = start.elapsed();
+    assert_eq!(DONE.0.load(Ordering::Relaxed), items);
+    took.as_nanos() as f64 / items as f64
+}
+
+/// The same with `rayon::scope`.
+fn scope(pool: &rayon::ThreadPool, items: usize) -> f64 {
+    DONE.0.store(0, Ordering::Relaxed);
+    let start = Instant::now();
+    pool.scope(|s| {
+        for _ in 0..items {
+            s.spawn(|_| {
+                DONE.0.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+    });
+    let took = start.elapsed();
+    assert_eq!(DONE.0.load(Ordering::Relaxed), items);
+    took.as_nanos() as f64 / items as f64
+}
+
 struct Latency {
     p50_us: f64,
     p99_us: f64,
@@ -281,6 +312,32 @@ fn main() -> ExitCode {
             ));
         }
     }
+
+    let items = 1_000_000;
+    let rayon = rayon::ThreadPoolBuilder::new().num_threads(cpus.len()).build().unwrap();
+    let wq = Workqueue::alloc("spawn_flush", WqFlags::UNBOUND, 0).unwrap();
+    let contestants = vec![
+        Contestant::new("unbound", || spawn_and_flush(&wq, items)),
+        Contestant::new("rayon::scope", || scope(&rayon, items)),
+    ];
+    let group = Group::measure("Spawn and flush of 1e6 closures", "ns/item", Better::Lower, rounds, contestants);
+    report.group(&group);
+    report.bar(&group, "unbound", "rayon::scope", 0.5);
+    drop((wq, rayon));
+
+    let wq = Workqueue::alloc("scaling", WqFlags::UNBOUND, 0).unwrap();
+    let pool = Pool::Ours(wq.clone());
+    let contestants: Vec<Contestant<'_>> = [1, 2]
+        .map(|producers| {
+            let pool = &pool;
+            let name = format!("{producers} producer{}", if producers == 1 { "" } else { "s" });
+            Contestant::new(name, move || throughput(pool, producers, 200_000))
+        })
+        .into();
+    let group = Group::measure("Empty items, scaling", "M items/s", Better::Higher, rounds, contestants);
+    report.group(&group);
+    report.bar(&group, "2 producers", "1 producer", 1.7);
+    drop((wq, pool));
 
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let groups = latencies("One item every 200 us, idle machine", &all, rounds, 2500);

@@ -1,10 +1,10 @@
-//! What a flush counts: items queued and items done, per CPU and by colour.
+//! What a flush counts: items queued and items done, by CPU and by colour.
 //!
-//! Items are queued in the current colour. A flush turns the colour (there are two) and waits until the old one is idle;
+//! Items are queued in the current colour. A flush changes the colour (there are two) and waits until the old one is idle;
 //! what is queued meanwhile has the other colour, so it does not prolong the wait. Flushes go one at a time, which is why
 //! two colours are enough. (The kernel has 16 and lets flushes overlap.)
 //!
-//! Both counts only grow, so nothing has to be read at one moment: the done ones are summed before the queued ones, and
+//! Both counts only grow, so nothing has to be read at one moment: the done items are summed before the queued ones, and
 //! equal sums mean that nothing was in flight when the first sum was taken.
 
 use crate::padded::Padded;
@@ -55,7 +55,7 @@ impl FlushCounts {
             let color = self.color.load(Ordering::SeqCst);
             let before = self.cpus[cpu].0.queued[color].fetch_add(1, Ordering::SeqCst);
             between_seq_cst();
-            // A flush that turned the colour before this count was visible might have missed it, and the next flush
+            // A flush that changed the colour before this count was visible might have missed it, and the next flush
             // would wait for the other colour.
             if self.color.load(Ordering::SeqCst) == color {
                 return (color, before);
@@ -67,16 +67,16 @@ impl FlushCounts {
     /// The item was not queued after all. On the same counter as before, so no sum is ever too small.
     pub(crate) fn uncount(&self, cpu: usize, color: usize) {
         self.cpus[cpu].0.queued[color].fetch_sub(1, Ordering::SeqCst);
-        self.tell(color);
+        self.wake(color);
     }
 
     /// Counts an item as done, on any CPU.
     pub(crate) fn count_done(&self, cpu: usize, color: usize) {
         self.cpus[cpu].0.done[color].fetch_add(1, Ordering::SeqCst);
-        self.tell(color);
+        self.wake(color);
     }
 
-    fn tell(&self, color: usize) {
+    fn wake(&self, color: usize) {
         between_seq_cst();
         if self.waiters.load(Ordering::SeqCst) != 0 && self.is_idle(color) {
             drop(lock(&self.lock));
@@ -91,7 +91,7 @@ impl FlushCounts {
         done == queued
     }
 
-    /// Turns the colour. Returns the old one.
+    /// Changes the colour. Returns the old one.
     pub(crate) fn turn(&self) -> usize {
         let old = self.color.fetch_xor(1, Ordering::SeqCst);
         between_seq_cst();

@@ -1,19 +1,19 @@
-//! Who of a pool's workers is awake: the idle/wake protocol, the part that no test by luck finds right.
+//! Which of a pool's workers are awake: the idle/wake protocol, the part whose mistakes tests find only by luck.
 //!
-//! One word counts the workers that are *running* (awake and not inside `blocking`), *waking* (woken, and have not yet
-//! looked at the lists; these count as running too) and *idle*. The idle ones are on a stack, last in, first out, so that
-//! the warmest cache is used first. Each sleeps on its own wake word.
+//! One word counts the workers that are *running* (awake and not inside `blocking`), *waking* (woken but not yet looking
+//! at the lists; these count as running too) and *idle*. The idle ones are on a stack, last in, first out, so that the
+//! warmest cache is used first. Each sleeps on its own wake word.
 //!
-//! The rule that keeps an item from being forgotten has two halves:
+//! The rule that keeps every item from being forgotten has two halves:
 //!
 //! - Whoever makes an item visible looks at the word *after* that, and wakes a worker when fewer than the limit run and
 //!   none is waking.
 //! - A worker counts itself out *before* it looks at the lists for the last time.
 //!
-//! Each half is sequentially consistent (a fence between its store and its load, or both of that kind), so at least one
-//! of the two sees the other. A waker may leave the rest to a worker that is waking, since that one looks at the lists after it has
-//! counted itself out of the waking, and then wakes the next one if there is more. A worker that enters `blocking` is
-//! as one that goes idle: it counts itself out, then looks.
+//! Each half is sequentially consistent (a fence between its store and its load, or both of that kind), so at least
+//! one of the two sees the other. A waker may leave the rest to a worker that is waking: that worker looks at the lists
+//! after it has counted itself out of the waking ones, and then wakes the next one if there is more. A worker that enters
+//! `blocking` is like one that goes idle: it counts itself out, then looks.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ const EXIT: u32 = 2;
 /// A worker as the protocol sees it.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    told: AtomicU32,
+    signal: AtomicU32,
     /// Was idle at the manager's last round.
     marked: AtomicU32,
     thread: Thread,
@@ -47,11 +47,11 @@ pub(crate) struct Sleeper {
 impl Sleeper {
     /// The calling thread.
     pub(crate) fn current() -> Arc<Sleeper> {
-        Arc::new(Sleeper { told: AtomicU32::new(AWAKE), marked: AtomicU32::new(0), thread: thread::current() })
+        Arc::new(Sleeper { signal: AtomicU32::new(AWAKE), marked: AtomicU32::new(0), thread: thread::current() })
     }
 
-    fn tell(&self, what: u32) {
-        self.told.store(what, Ordering::Release);
+    fn send(&self, what: u32) {
+        self.signal.store(what, Ordering::Release);
         self.thread.unpark();
     }
 }
@@ -74,7 +74,7 @@ pub(crate) enum Slept {
     Stayed,
     /// It was woken: counted as running and waking; it calls [`Idle::woke`] before it looks for work.
     Woken,
-    /// It is to exit; it is counted nowhere.
+    /// It exits; it is counted nowhere.
     Exit,
 }
 
@@ -120,7 +120,7 @@ impl Idle {
         let sleeper = sleepers.pop();
         drop(sleepers);
         if let Some(sleeper) = sleeper {
-            sleeper.tell(WAKE);
+            sleeper.send(WAKE);
         }
         Wake::Woken
     }
@@ -137,7 +137,7 @@ impl Idle {
         false
     }
 
-    /// Counts a thread that is about to be made as woken. False when none is wanted any more.
+    /// Counts a thread that is about to be made as woken. False if none is needed any more.
     pub(crate) fn reserve_thread(&self) -> bool {
         let sleepers = lock(&self.sleepers);
         sleepers.is_empty() && self.add_if_wanted(RUNNING + WAKING)
@@ -159,11 +159,11 @@ impl Idle {
         fence(Ordering::SeqCst);
     }
 
-    /// By a worker that found nothing, or that is one too many. `has_work` looks at the lists.
+    /// By a worker that found nothing, or is one too many. `has_work` looks at the lists.
     pub(crate) fn sleep(&self, me: &Arc<Sleeper>, has_work: impl Fn() -> bool) -> Slept {
         {
             let mut sleepers = lock(&self.sleepers);
-            me.told.store(AWAKE, Ordering::Relaxed);
+            me.signal.store(AWAKE, Ordering::Relaxed);
             me.marked.store(0, Ordering::Relaxed);
             sleepers.push(Arc::clone(me));
             self.word.fetch_add(IDLE - RUNNING, Ordering::SeqCst);
@@ -173,7 +173,7 @@ impl Idle {
             return Slept::Stayed;
         }
         loop {
-            match me.told.load(Ordering::Acquire) {
+            match me.signal.load(Ordering::Acquire) {
                 WAKE => return Slept::Woken,
                 EXIT => return Slept::Exit,
                 _ => thread::park(),
@@ -211,7 +211,7 @@ impl Idle {
         self.word.fetch_add(RUNNING, Ordering::AcqRel);
     }
 
-    /// Do more than the limit run? Then a worker that has ended an item goes idle.
+    /// Do more than the limit run? Then a worker that has finished an item goes idle.
     pub(crate) fn too_many(&self) -> bool {
         running(self.word.load(Ordering::Relaxed)) > self.limit
     }
@@ -227,32 +227,32 @@ impl Idle {
         (running(word) as usize, (word >> 32) as usize)
     }
 
-    /// The manager's round: workers that were idle at the last round and ever since are told to exit, the oldest first,
-    /// down to `keep` idle ones. Returns how many.
+    /// The manager's round: workers that have been idle since the last round exit, the oldest first, down to `keep` idle
+    /// ones. Returns how many.
     pub(crate) fn cull(&self, keep: usize) -> usize {
         let mut sleepers = lock(&self.sleepers);
         let spare = sleepers.len().saturating_sub(keep);
         let old = sleepers.iter().take(spare).take_while(|s| s.marked.load(Ordering::Relaxed) != 0).count();
         for sleeper in sleepers.drain(..old) {
             self.word.fetch_sub(IDLE, Ordering::AcqRel);
-            sleeper.tell(EXIT);
+            sleeper.send(EXIT);
         }
         sleepers.iter().for_each(|s| s.marked.store(1, Ordering::Relaxed));
         old
     }
 
-    /// By a running worker that exits for good because all are to: those that went idle since `dismiss` exit too. (One
-    /// that is just going idle either is dismissed here, or finds this one no longer running and does not sleep.)
+    /// By a running worker that exits because all workers do: those that went idle since `dismiss` exit too. (A worker that
+    /// is just going idle is dismissed here, or finds this one no longer running and does not sleep.)
     pub(crate) fn leave(&self) {
         self.word.fetch_sub(RUNNING, Ordering::AcqRel);
         self.dismiss();
     }
 
-    /// Tells every idle worker to exit.
+    /// Makes every idle worker exit.
     pub(crate) fn dismiss(&self) {
         for sleeper in lock(&self.sleepers).drain(..) {
             self.word.fetch_sub(IDLE, Ordering::AcqRel);
-            sleeper.tell(EXIT);
+            sleeper.send(EXIT);
         }
     }
 }

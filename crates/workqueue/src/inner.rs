@@ -1,4 +1,4 @@
-//! What all handles of a queue share.
+//! What all handles of a queue share: its limits, its lists of waiting items, its counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -22,11 +22,11 @@ use crate::rescuer::Rescuer;
 use crate::stats::{Counters, Hists};
 use crate::sync::lock;
 
-/// After so many items that a CPU queued, and that wait, their list is put in order.
+/// A CPU's list of waiting items is put in order each time that the CPU has queued so many more.
 const TIDY: u64 = 64;
 
-/// How many spare nodes a CPU keeps, about: 256 KiB, of a queue that once had so many items waiting. A producer that
-/// is well ahead of the workers uses hundreds between two turns of theirs.
+/// About how many spare nodes a CPU keeps: 256 KiB, of a queue that once had so many items waiting. A producer that is
+/// well ahead of the workers uses hundreds between two of their turns.
 const SPARE: usize = 2048;
 
 /// What a queue records on one CPU.

@@ -1,13 +1,16 @@
 //! Kernel-style workqueues in user space: bound and unbound queues over worker pools that a process shares, high
-//! priority, a limit per queue (`max_active`), flush, drain, cancel, and latency statistics that are always on. The
-//! words are those of Linux' `kernel/workqueue.c`, and so are the contracts: return values, order, memory order.
+//! priority, ordered queues, delayed work, limits per queue (`max_active`), affinity scopes, flush, drain, cancel, disable,
+//! rescuers, a watchdog, and latency statistics that are always on. The words are those of Linux' `kernel/workqueue.c`,
+//! and so are the contracts: return values, order, memory order.
 //!
-//! - A [`Workqueue`] is a *domain*: what a flush covers, what a limit counts, what statistics sum. It owns no threads,
-//!   and a process may have hundreds.
+//! - A [`Workqueue`] is what a flush covers, what limits count and what statistics sum. It owns no threads, and a process
+//!   may have hundreds.
 //! - A **work item** is a function to run: a reusable [`Work`], which is queued again and again without an allocation
-//!   and never runs on two workers at once, or a closure for [`Workqueue::spawn`].
-//! - **Worker pools** run the items: for each CPU one of normal and one of high priority, and an unbound one of each.
-//!   All queues of a kind share them ([`Pools`]), so ten queues do not mean ten times the threads.
+//!   and never runs on two workers at once; a [`DelayedWork`], which has a timer; a closure for [`Workqueue::spawn`]; or a
+//!   closure with a result, a [`Task`].
+//! - **Worker pools** run the items: a normal and a high-priority one for each CPU, and unbound ones for each group of
+//!   CPUs that belong together. All queues of a kind share them ([`Pools`]), so ten queues do not mean ten times the
+//!   threads.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -28,7 +31,7 @@
 //!
 //! let stats = wq.stats();
 //! assert_eq!((stats.executed, stats.in_flight), (100, 0));
-//! println!("queued to started: p50 {:?} ns, p99 {:?} ns", stats.queue_to_start.p50(), stats.queue_to_start.p99());
+//! println!("queued to started: {}", stats.queue_to_start);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -38,16 +41,16 @@
 //! Its data are in that CPU's caches, no lock is shared between CPUs, and nothing waits for another CPU to wake up or
 //! clock up. But it waits for whatever else has that CPU, and a burst from one CPU stays on it.
 //!
-//! **Unbound** ([`WqFlags::UNBOUND`]): an item goes on the list of the CPU that queued it, and runs wherever a worker is
-//! free first. A burst spreads over all CPUs, and nothing waits while a CPU is free. But it may start on a cold, slow or
-//! sleeping CPU.
+//! **Unbound** ([`WqFlags::UNBOUND`]): an item goes on the list of the CPU that queued it, and runs wherever a worker of
+//! its pod is free first. A burst spreads over all CPUs, and nothing waits while a CPU is free. But it may start on a
+//! cold, slow or sleeping CPU. [`Workqueue::apply_attrs`] says how far it may go: see [`AffnScope`].
 //!
-//! Take bound for short items (tens of microseconds) whose data have just been touched, completions above all. Take
-//! unbound for long items, for bursts from one thread, and where the CPU that queues is busy with something else. If in
-//! doubt measure: the statistics of both have the same shape. Items of about the cost of a wake-up (some microseconds)
-//! are better not queued at all.
+//! Use bound queues for short items (tens of microseconds) whose data have just been touched, completions above all. Use
+//! unbound ones for long items, for bursts from one thread, and where the CPU that queues is busy with something else. If
+//! in doubt measure: the statistics of both have the same shape. Items of about the cost of a wake-up (some microseconds)
+//! are better not queued at all: [`Workqueue::execute_or_queue`] runs them in place.
 //!
-//! **High priority** ([`WqFlags::HIGHPRI`]) is a matter of its own: separate workers at nice -20 where that is allowed
+//! **High priority** ([`WqFlags::HIGHPRI`]) is independent of that: separate workers at nice -20 where that is allowed
 //! (`CAP_SYS_NICE` or `RLIMIT_NICE`), else with a short time slice, else nothing. [`PoolStats::priority`] says which it
 //! was, and [`WqStats::group`] in which scheduling group it counts. It takes CPU time from everything of normal
 //! priority, so it is for short items that somebody waits for. It does not jump the queue: its pools have their own lists.
@@ -62,49 +65,63 @@
 //!
 //! # Limits, and items that wait
 //!
-//! `max_active` is how many items of a queue are *active* (on a pool's list or running): per CPU for a bound queue, in all
-//! for an unbound one. The others wait in the queue in their order, and do not stand before other queues' items. It is
-//! not a number of threads: a bound pool runs **one** worker at a time and an unbound pool as many as there are CPUs (by
-//! the affinity mask and the cgroup's CPU quota). An item that has to wait says so with [`blocking`], and another worker
-//! goes on; waits of this crate (flush, drain, cancel_sync) say so themselves. So `n` items of a queue may wait for each
-//! other only if `max_active` is at least `n` and they wait inside `blocking`.
+//! `max_active` is how many items of a queue are *active* (on a pool's list or running): per CPU for a bound queue; in all
+//! for an unbound one, split over the NUMA nodes. The others wait in the queue in their order, and are in no other queue's
+//! way. It is not a number of threads: a bound pool runs **one** worker at a time, and an unbound pool as many as its pod
+//! has CPUs (and as the cgroup's CPU quota pays for). An item that has to wait says so with [`blocking`], and another
+//! worker goes on; waits of this crate (flush, drain, cancel_sync, join) say so themselves. One that does not say so is
+//! found by the monitor after some 10 ms ([`Config::cpu_intensive_thresh`]). So `n` items of a queue may wait for each
+//! other only if `max_active` (of an unbound queue on several NUMA nodes: `min_active`) is at least `n` and they wait
+//! inside `blocking`.
 //!
 //! # Waiting in circles
 //!
 //! Within one queue nothing can deadlock by waiting for the queue: flush and drain from inside an item of the same
 //! queue are errors, and so are flush and `cancel_sync` of an item from inside itself, and flush of another item of the
-//! same queue. Across queues it is the caller's affair, as in the kernel: an item of A that flushes B while an item of B
+//! same queue. Across queues it is up to the caller, as in the kernel: an item of A that flushes B while an item of B
 //! flushes A wait for each other for ever, and so do two items that `cancel_sync` each other, or an item and whoever holds
-//! a lock that it wants and flushes it. Give queues an order, and wait only downwards. Items that depend on each other
-//! belong in different queues.
+//! a lock that the item wants while flushing it. Give queues an order, and wait only downwards. Items that depend on each
+//! other belong in different queues.
 //!
 //! # What a program can rely on
 //!
 //! - [`queue`](Workqueue::queue) returns true: the item will start exactly once more, unless cancelled. False: it was
-//!   pending (or being cancelled, or the queue drains). In the first two cases of these three the run to come, if any, sees
-//!   all that the caller wrote before.
+//!   pending (or disabled, or being cancelled, or the queue drains). In the first two of these cases the run to come, if
+//!   any, sees all that the caller wrote before.
 //! - An item is no longer pending when its function starts: queueing it from then on always gives another run.
-//! - Items of one pool list start in queueing order: a bound pool has one list; an unbound pool has one per CPU, and the
-//!   workers take from the nearest first, so items queued on different CPUs may change places. Nothing is promised about the
-//!   order in which items end. Changing `max_active` changes no order.
-//! - A panic in an item is caught and counted; the worker lives on; the next [`flush`](Workqueue::flush) tells.
-//! - Dropping the last handle of a queue drains it.
+//! - Items of one list start in queueing order: a bound pool has one list; an unbound pool has one for each of its CPUs,
+//!   and the workers take from the nearest first, so items queued on different CPUs may change places. Nothing is promised
+//!   about the order in which items end. Changing `max_active` changes no order. An ordered queue
+//!   ([`Workqueue::alloc_ordered`]) runs one item at a time in queueing order.
+//! - A panic in an item, or in the destructor of what it captured, is caught and counted; the worker lives on; the next
+//!   [`flush`](Workqueue::flush) reports it.
+//! - Dropping the last handle of a queue drains it; on a worker, where waiting could wait for itself, its items run after
+//!   the drop. Which thread drops the last handle of an item, a queue or a set of pools makes no difference to what runs.
 //! - Queueing makes no thread. A pool's first worker is made with its first queue and never leaves; a thread that cannot
-//!   be made later delays items and loses none.
+//!   be made later delays items and loses none, and a queue with [`WqFlags::MEM_RECLAIM`] has a thread of its own for that
+//!   case.
 //! - An idle worker sleeps and wakes for nothing. (After a long row of items it looks about for some microseconds first.)
 //!
-//! Threads are named as kworkers are: `pr/0:1H` is CPU 0's worker 1 at high priority, `pr/u0:3` worker 3 of the unbound
-//! pool (`pr/u1:0H` of the high-priority one).
+//! Threads are named as kworkers are: `pr/0:1H` is CPU 0's worker 1 at high priority, `pr/u0:3` worker 3 of the first
+//! unbound pool, `pr/R-journal` the rescuer of the queue `journal`.
+//!
+//! # Seeing what happens
+//!
+//! [`Workqueue::stats`] and [`Pools::stats`] are snapshots that subtract and print; [`prometheus`] makes them a page to
+//! scrape, and the feature `serde` makes them `Serialize`. The monitor, the watchdog and the rescuers have [`Report`]s,
+//! which [`Config::on_report`] passes on and the feature `tracing` makes events of. `cargo run --example wq_monitor` shows
+//! all of it live.
 //!
 //! # How it works
 //!
-//! An item's whole protocol is one atomic word (`state.rs`); which workers are awake is another (`idle.rs`); lists are
-//! intrusive, and pushing takes no lock (`list.rs`, the crate's only unsafe code); what a flush waits for are counters per
-//! CPU (`flush.rs`); and so is what `max_active` limits (`pwq.rs`). These five files are model-checked with loom, as they are, in `models/`. What belongs to a queue alone is in `queue.rs`; what workers do
-//! is in `worker.rs`.
-//!
-//! Not here yet: delayed and ordered work, affinity scopes, rescuers, the watchdog and the detection of items that hog
-//! the CPU.
+//! An item's whole protocol is one atomic word (`state.rs`); which workers are awake is another (`idle.rs`), and whether
+//! the monitor has counted a worker out a third (`occupancy.rs`); lists are intrusive, and pushing takes no lock
+//! (`list.rs`, the crate's only unsafe code); what a flush waits for are counters per CPU (`flush.rs`), and so is what
+//! `max_active` limits (`pwq.rs`); timers (`timer.rs`) and calls of the rescuer (`mayday.rs`) are under locks. These eight
+//! files are model-checked with loom, as they are, in `models/`. What belongs to a queue alone is in `inner.rs`; what
+//! workers do is in `worker.rs`.
+#![doc = ""]
+#![doc = include_str!("../docs/kernel-terms.md")]
 #![doc = ""]
 #![doc = include_str!("../docs/pains.md")]
 

@@ -1,8 +1,8 @@
-//! The intrusive list: an item is queued without an allocation, and taken out of the middle in constant time.
+//! The intrusive list: queueing an item allocates nothing, and removing one from the middle takes constant time.
 //!
 //! The only unsafe code of this crate. A list owns one strong count of each item in it. The links are in the item, so
 //! an item can be in one list at a time; `owner` in its links says which, and pushing an item that is in one already
-//! panics rather than corrupts.
+//! panics rather than corrupting the list.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -77,7 +77,7 @@ impl<T: Linked> List<T> {
         unsafe { self.head.as_ref() }
     }
 
-    /// Takes a row of items behind the last one.
+    /// Appends a row of items.
     ///
     /// # Safety
     /// `first` to `last` are linked to each other, `first` backwards to this list's tail, `last` forwards to nothing;
@@ -95,7 +95,7 @@ impl<T: Linked> List<T> {
         self.len += count;
     }
 
-    /// Moves up to `most` of the first items behind the last one of `to`; `each` sees them. Returns how many.
+    /// Moves up to `most` of the first items to the end of `to`; `each` sees them. Returns how many.
     fn move_front(&mut self, to: &mut List<T>, most: usize, mut each: impl FnMut(&T)) -> usize {
         let first = self.head;
         let (mut item, mut last, mut count) = (first, ptr::null_mut(), 0);
@@ -205,8 +205,8 @@ impl<T: Linked> Drop for List<T> {
     }
 }
 
-/// A list that any thread pushes to without a lock: a stack in front (the inbox), turned round into the list proper by
-/// whoever takes from it under the lock. Order is that of the pushes.
+/// A list that any thread pushes to without a lock: a stack in front (the inbox), which whoever takes items reverses
+/// into the list proper, under the lock. Items keep the order of the pushes.
 #[derive(Debug)]
 pub(crate) struct Fifo<T: Linked> {
     id: usize,
@@ -214,7 +214,7 @@ pub(crate) struct Fifo<T: Linked> {
     consumers: Consumers<T>,
 }
 
-/// Apart from the inbox, so that taking does not slow those who push.
+/// Away from the inbox, so that taking does not slow those who push.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Consumers<T: Linked> {
@@ -233,8 +233,8 @@ impl<T: Linked> Fifo<T> {
         }
     }
 
-    /// True if nothing was in the inbox: the first of a row. The item is made visible by a sequentially consistent
-    /// operation, as the idle protocol needs it.
+    /// True if nothing was in the inbox: the item is the first of a row. It becomes visible by a sequentially consistent
+    /// operation, as the idle protocol requires.
     pub(crate) fn push(&self, item: Arc<T>) -> bool {
         item.links().take(self.id);
         let item = Arc::into_raw(item).cast_mut();
@@ -249,7 +249,7 @@ impl<T: Linked> Fifo<T> {
         }
     }
 
-    /// Is there nothing to take? Exact after a fence, as the idle protocol needs it.
+    /// Is there nothing to take? Exact after a fence, as the idle protocol requires.
     pub(crate) fn is_empty(&self) -> bool {
         // The length first, since takers share that line; and once more, since what leaves the inbox is counted before.
         let listed = || self.consumers.len.load(Ordering::SeqCst) != 0;
@@ -265,7 +265,7 @@ impl<T: Linked> Fifo<T> {
         self.consumers.len.store(list.len() + 1, Ordering::Release);
         // The swap takes the whole stack, so there is no pop that could meet an item pushed again (ABA).
         let newest = self.inbox.swap(ptr::null_mut(), Ordering::AcqRel);
-        // One walk from the newest to the oldest turns it round: `next` is the older one, and becomes the newer one.
+        // One walk from the newest to the oldest reverses it: `next` is the older one, and becomes the newer one.
         let (mut item, mut newer, mut count) = (newest, ptr::null_mut(), 0);
         // SAFETY: the items of the stack are valid (each is a count given up by `push`) and, since the swap, this
         // thread's alone.
@@ -283,7 +283,7 @@ impl<T: Linked> Fifo<T> {
         unsafe { list.splice_back(newer, newest, count) };
     }
 
-    /// Turns the inbox round early, while its items are still in the caller's cache; not if somebody else has the lock.
+    /// Reverses the inbox early, while its items are still in the caller's cache, unless somebody else has the lock.
     pub(crate) fn tidy(&self) {
         if let Ok(mut list) = self.consumers.list.try_lock() {
             self.absorb(&mut list);
@@ -295,7 +295,7 @@ impl<T: Linked> Fifo<T> {
         self.consumers.len.store(list.len(), Ordering::Release);
     }
 
-    /// Takes the first item. `look` sees the one behind it, under the lock.
+    /// Takes the first item. `look` also sees the next one, under the lock.
     pub(crate) fn pop<R>(&self, look: impl FnOnce(&T, Option<&T>) -> R) -> Option<(Arc<T>, R)> {
         let mut list = lock(&self.consumers.list);
         if list.len() <= 1 {
@@ -307,8 +307,9 @@ impl<T: Linked> Fifo<T> {
         Some((item, seen))
     }
 
-    /// Moves up to `most` of the first items behind all that were pushed to another one; `each` sees them. Returns how
-    /// many; they are visible before a fence. Two of these in opposite directions would deadlock: items move from waiting to active only.
+    /// Moves up to `most` of the first items to the end of another list; `each` sees them. Returns how many; they are
+    /// visible before a fence. Two of these in opposite directions would deadlock: items only ever move from waiting to
+    /// active.
     pub(crate) fn move_to(&self, other: &Fifo<T>, most: usize, each: impl FnMut(&T)) -> usize {
         let mut from = lock(&self.consumers.list);
         if from.len() < most {
@@ -342,7 +343,7 @@ impl<T: Linked> Fifo<T> {
         taken
     }
 
-    /// Takes an item out of the middle, if it is here. One that is just being pushed or popped is not.
+    /// Removes an item from the middle, if it is here. One that is just being pushed or popped is not.
     pub(crate) fn remove(&self, item: &T) -> Option<Arc<T>> {
         let mut list = lock(&self.consumers.list);
         self.absorb(&mut list);

@@ -1,4 +1,4 @@
-//! A work item as the lists hold it, and the data of its queueing.
+//! A work item as the lists hold it, and how it was queued.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,6 @@
 //! Keeps neighbours out of one cache line.
 
-/// Aligned to a pair of lines, since these are fetched together.
+/// Aligned to a pair of cache lines, which are fetched together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);

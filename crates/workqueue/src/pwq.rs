@@ -1,5 +1,5 @@
-//! `max_active`: how many items of one pwq (the kernel's pwq: a queue's part on a CPU, or all of an unbound queue)
-//! are active, on a list or running, and the items that wait for their turn.
+//! The kernel's pool_workqueue: a queue's part on one CPU, or of an unbound queue on one NUMA node. It limits how many
+//! of its items are active (on a list or running) to `max_active`, and keeps those that wait for a place.
 //!
 //! No counter is touched by both sides for every item. Queueing counts what was ever activated; finishing counts what
 //! is done, per CPU, which the flush needs anyway. Queueing compares its count with the last sum of the done ones that
@@ -23,8 +23,8 @@ pub(crate) struct PoolWorkqueue<T: Linked> {
     inactive: Padded<Fifo<T>>,
     /// Held by whoever moves items from `inactive` to a pool's list.
     activation: Mutex<()>,
-    /// Items wait, or may be between the two lists. It rarely changes, so looking at it for every item costs nothing, as
-    /// looking at the list itself would while others queue.
+    /// Items wait, or may be between the two lists. It rarely changes, so reading it for every item is cheap; reading the list
+    /// itself would not be, while others queue.
     waiting: Padded<AtomicBool>,
 }
 
@@ -71,7 +71,7 @@ impl<T: Linked> PoolWorkqueue<T> {
         self.queueing.0.activated.fetch_sub(places, Ordering::AcqRel);
     }
 
-    /// Is every earlier item on a pool's list by now? Only then may a new one go there at once, else it goes behind
+    /// Is every earlier item on a pool's list by now? Only then may a new one go there at once; otherwise it goes after
     /// those that wait. (In this order: an item that has left `inactive` is seen under way or has arrived.)
     pub(crate) fn may_pass(&self) -> bool {
         self.inactive.0.is_empty() && !self.waiting.0.load(Ordering::SeqCst)
@@ -84,9 +84,9 @@ impl<T: Linked> PoolWorkqueue<T> {
         self.waiting.0.load(Ordering::SeqCst)
     }
 
-    /// Lets an item wait. True if the caller is to call [`PoolWorkqueue::activate`]: nobody else may notice that there is room.
+    /// Lets an item wait. True if the caller has to call [`PoolWorkqueue::activate`]: nobody else may notice that there is room.
     /// (Of a row of items, the first one's queueing does it. Room that comes later comes from an item that ends, and its
-    /// worker looks here.) `tidy` is to be true now and then.
+    /// worker looks here.) `tidy` should be true now and then.
     pub(crate) fn wait(&self, node: Arc<T>, tidy: bool) -> bool {
         let first = self.inactive.0.push(node);
         if tidy {
@@ -120,14 +120,14 @@ impl<T: Linked> PoolWorkqueue<T> {
             }
             let moved = deliver(&self.inactive.0, places);
             if moved < places {
-                // Whoever found no place meanwhile waits now, and if it was the first it is waiting for the lock.
+                // Whoever found no place meanwhile waits now; if it was the first one, it is waiting for the lock.
                 self.unreserve(places - moved);
                 fence(Ordering::SeqCst);
             }
         }
     }
 
-    /// Takes an item out that waits, if it is here.
+    /// Removes an item that waits, if it is here.
     pub(crate) fn remove(&self, node: &T) -> Option<Arc<T>> {
         let taken = self.inactive.0.remove(node)?;
         // It is about to be counted done, and was never active: both counts grow, this one first, so that the

@@ -1,4 +1,4 @@
-//! The state word of a work item: pending, running, who waits. All of the item's protocol is in this one word.
+//! The state word of a work item: pending, running, waited for. The item's whole protocol is in this one word.
 //!
 //! ```text
 //! bit 0        PENDING   queued and not yet started: whoever set it owns the item until it is cleared
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The two numbers are what a flush waits by: "the last queueing instance" is the one that had the last number when the
-//! flush began. They wrap; a waiter would have to miss 2^25 changes in a row to be misled, and even then it wakes at
+//! flush began. They wrap: a waiter would have to miss 2^25 changes in a row to be misled, and even then it wakes at
 //! the next one.
 
 use crate::sync::modelled::{AtomicU64, Condvar, Mutex, Ordering, lock, thread, wait};
@@ -45,7 +45,7 @@ fn not_after(a: u64, b: u64) -> bool {
     (b.wrapping_sub(a) & SEQ_MASK) <= SEQ_MASK / 2
 }
 
-/// What a worker that took an item off a list is to do with it.
+/// What a worker does with an item that it took off a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// Run it: no longer pending, and this worker's alone.
@@ -54,7 +54,7 @@ pub(crate) enum Start {
     Deferred,
 }
 
-/// What the worker that ran an item is to do next.
+/// What the worker that ran an item does next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     /// Nothing.
@@ -63,7 +63,7 @@ pub(crate) enum Finish {
     Again,
 }
 
-/// How the pending instance of an item can be had for cancelling.
+/// How a canceller gets the pending instance of an item.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grab {
     /// Not pending.

@@ -2,13 +2,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks whatever a panic elsewhere left: no lock here is held across a foreign function.
+/// Locks, whatever a panic elsewhere left: no lock here is held across a foreign function.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For `state`, `idle`, `list`, `flush` and `pwq`. The package in `models/` compiles these files with loom's primitives under the
-/// same names.
+/// For `state`, `idle`, `occupancy`, `list`, `flush`, `pwq`, `timer` and `mayday`. The package in `models/` compiles
+/// these files with loom's primitives under the same names.
 pub(crate) mod modelled {
     use std::sync::PoisonError;
 

@@ -16,7 +16,7 @@ fn first_cpu() -> u32 {
     postread_sys::affinity::current().unwrap().first().unwrap()
 }
 
-/// An item that has started and waits until told to go on.
+/// An item that has started and waits until the test releases it.
 struct Gate {
     entered: mpsc::Receiver<()>,
     release: mpsc::SyncSender<()>,
@@ -406,7 +406,7 @@ fn a_thread_that_cannot_be_made_loses_no_item() {
 }
 
 #[test]
-fn threads_have_names_and_pools_tell_their_priority() {
+fn threads_have_names_and_pools_show_their_priority() {
     let pools = Pools::new(Config::new().cpus(CpuSet::from_iter([first_cpu()]))).unwrap();
     let cpu = first_cpu();
     let cases = [
@@ -441,7 +441,7 @@ fn threads_have_names_and_pools_tell_their_priority() {
 }
 
 #[test]
-fn stats_tell_where_an_item_waited() {
+fn stats_show_where_an_item_waited() {
     let wq = Workqueue::alloc("waits", WqFlags::PERCPU, 1).unwrap();
     let first = wq.stats();
     let hold = gate(&wq);

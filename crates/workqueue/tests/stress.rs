@@ -1,7 +1,7 @@
-//! All operations at random, by several threads on several queues; at the end every count must balance.
+//! All operations at random, by several threads on several queues. At the end every count must balance.
 //!
 //! `POSTREAD_STRESS_SECS` is how long (2), `POSTREAD_SEED` repeats a choice of operations (not their interleaving). The
-//! binary runs alone, so a script can run it under few CPUs (`taskset`) or many (in the emulator).
+//! binary runs on its own, so a script can run it on few CPUs (`taskset`) or many (in the emulator).
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What the tests of the workqueues share.
+//! What the workqueue tests share.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::sync::mpsc::{self, RecvTimeoutError};
