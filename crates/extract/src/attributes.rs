@@ -5,6 +5,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use postread::image::{Image, ImageError};
+use postread::{Error, ErrorKind};
 use postread_fsimage::ext4::{Inode, InodeFlags, Timestamp, Xattr, posix_acl_xattr};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
@@ -14,6 +16,9 @@ use crate::place::{kind_of, path_of_fd};
 
 /// How the names of access control lists begin.
 const POSIX_ACL: &[u8] = b"system.posix_acl_";
+
+/// The most bytes of one inode's extended attributes.
+const XATTRS_MAX: usize = 4 << 20;
 
 /// What a file has besides its contents.
 #[derive(Clone, Debug)]
@@ -128,20 +133,31 @@ impl<'f> Target<'f> {
 }
 
 impl Attributes {
-    /// An inode's, with its extended attributes as ext4 stores them.
-    pub fn of(inode: &Inode, xattrs: Vec<Xattr>) -> Self {
-        let named = xattrs.into_iter().filter_map(|xattr| {
-            let name = xattr.full_name()?;
-            let value = if matches!(xattr.index, 2 | 3) { posix_acl_xattr(&xattr.value)? } else { xattr.value };
-            Some((name, value))
+    /// An inode's, as the image has them. What can't be read of them is passed to `failed`, and costs no other.
+    pub fn read(image: &Image, inode: &Inode, failed: &mut dyn FnMut(Error)) -> Self {
+        let mut xattrs = Vec::new();
+        let mut room = XATTRS_MAX;
+        let found = image.fs().xattrs(inode).unwrap_or_else(|error| {
+            failed(ImageError::from(error).into());
+            Vec::new()
         });
+        for xattr in found {
+            // Many entries may share one large value: they take more memory here than in the image.
+            let Some(left) = room.checked_sub(xattr.value.len()) else {
+                let what = format!("its extended attributes have more than {XATTRS_MAX} bytes: the rest is left out");
+                failed(Error::new(ErrorKind::Unsupported, what));
+                break;
+            };
+            room = left;
+            xattrs.extend(named(xattr));
+        }
         Self {
             mode: inode.mode,
             uid: inode.uid,
             gid: inode.gid,
             atime: inode.atime,
             mtime: inode.mtime,
-            xattrs: named.collect(),
+            xattrs,
             frozen: inode.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND),
         }
     }
@@ -246,6 +262,13 @@ impl Attributes {
     fn times(&self) -> Timestamps {
         Timestamps { last_access: timespec(self.atime), last_modification: timespec(self.mtime) }
     }
+}
+
+/// An extended attribute as Linux's calls take it; none where Linux hides it, or it is malformed.
+fn named(xattr: Xattr) -> Option<(Vec<u8>, Vec<u8>)> {
+    let name = xattr.full_name()?;
+    let value = if matches!(xattr.index, 2 | 3) { posix_acl_xattr(&xattr.value)? } else { xattr.value };
+    Some((name, value))
 }
 
 /// A finished file of an earlier run, if that is what was found: of this size, and last changed at this time.

@@ -18,20 +18,14 @@ pub(crate) struct ImageAttributes<'i>(pub(crate) &'i Image);
 impl AttributeSource for ImageAttributes<'_> {
     fn attributes(&self, key: u64, failed: &mut dyn FnMut(Error)) -> Option<Attributes> {
         let fs = self.0.fs();
-        let error = |error| Error::from(ImageError::from(error));
-        let ino = u32::try_from(key).ok()?;
-        let inode = match fs.inode(ino) {
-            Ok(inode) => inode,
-            Err(found) => {
-                failed(error(found));
-                return None;
+        let inode = fs.inode(u32::try_from(key).ok()?);
+        match inode.map_err(ImageError::from) {
+            Ok(inode) => Some(Attributes::read(self.0, &inode, failed)),
+            Err(error) => {
+                failed(error.into());
+                None
             }
-        };
-        let xattrs = fs.xattrs(&inode).unwrap_or_else(|found| {
-            failed(error(found));
-            Vec::new()
-        });
-        Some(Attributes::of(&inode, xattrs))
+        }
     }
 }
 

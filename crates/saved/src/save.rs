@@ -214,13 +214,15 @@ impl<W: Write> Saver<'_, W> {
             self.counts.not_encrypted += 1;
             return Ok(());
         };
-        let fs = self.image.fs();
+        let fs = self.image.fs().clone();
         let context = fs.fscrypt_context(inode)?;
         let target = match kind {
             Kind::Link => Some(fs.symlink_target(inode)?),
             _ => None,
         };
-        let attributes = Attributes::of(inode, fs.xattrs(inode)?);
+        let mut unreadable = Vec::new();
+        let attributes = Attributes::read(self.image, inode, &mut |error| unreadable.push(error));
+        unreadable.iter().for_each(|error| self.failed(inode.ino, error));
         let (data, sha256) = match kind {
             Kind::File => self.contents(inode).map(|(data, sha256)| (data, Some(sha256)))?,
             _ => (Vec::new(), None),

@@ -14,6 +14,7 @@ pub(crate) mod lab;
 pub(crate) mod ls;
 mod ls_tree;
 pub(crate) mod measure;
+mod path_tree;
 pub(crate) mod sign;
 pub(crate) mod verify;
 mod verify_image;

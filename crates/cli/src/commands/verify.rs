@@ -117,7 +117,8 @@ struct Verify<'a> {
     output: Output,
     outcome: Outcome,
     seen_tree: HashSet<u64>,
-    map: RescueMap,
+    /// What becomes of `--map`: nothing is kept where it is not wanted.
+    map: Option<RescueMap>,
     mapped: u64,
     good: u64,
     bad: u64,
@@ -150,7 +151,7 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
         output,
         outcome: opened,
         seen_tree: HashSet::new(),
-        map: RescueMap::new(),
+        map: map.is_some().then(RescueMap::new),
         mapped: 0,
         good: 0,
         bad: 0,
@@ -173,7 +174,8 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
     verify.fill_map(file.len(), RangeStatus::NonTried, range.start);
     // The verdict is told whatever becomes of the map.
     let mapped = map.map_or(Ok(()), |mut map| {
-        map.write(verify.map.to_text().as_bytes())?;
+        let text = verify.map.as_ref().map(RescueMap::to_text).unwrap_or_default();
+        map.write(text.as_bytes())?;
         map.commit()
     });
     let stats = args.read.stats.then(|| StatsReport::of(&engine));
@@ -191,9 +193,10 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
 impl Verify<'_> {
     /// Appends to the map from where it ends up to `until`. What lies before `from` was not looked at.
     fn fill_map(&mut self, until: u64, status: RangeStatus, from: u64) {
+        let Some(map) = &mut self.map else { return };
         let mut push = |end: u64, status| {
             if end > self.mapped {
-                self.map.push(self.mapped, end - self.mapped, status);
+                map.push(self.mapped, end - self.mapped, status);
                 self.mapped = end;
             }
         };

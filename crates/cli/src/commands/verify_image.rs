@@ -1,17 +1,19 @@
 //! `postread verify` on an image: every file that has fs-verity, several at once, every bad range of each.
 
 use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use postread::image::{Found, Image, ImageError, canonical, compare_paths};
+use postread::image::{Found, Image, ImageError, canonical};
 use postread::{Engine, TrustedDigests};
 use postread_fsimage::ext4::{FileType, Inode};
 use postread_io::{BlockStatus, Corruption, CorruptionKind};
 use postread_volume::Magic;
 use serde::Serialize;
 
+use super::path_tree::{PathTree, TreePath};
 use super::verify::VerifyArgs;
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::{bytes_of, load_trusted, look_into, outcome_of, resolve};
@@ -118,7 +120,7 @@ struct Shared {
 }
 
 struct Job {
-    path: Vec<u8>,
+    path: TreePath,
     ino: u32,
 }
 
@@ -231,18 +233,18 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
         verify.error(path, error, outcome_of(error));
     }
     let threads = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
-    let mut jobs = Vec::new();
+    let (mut jobs, mut paths) = (Vec::new(), PathTree::new());
     for Found { inode, path, .. } in roots {
-        verify.root(inode, &path, |job| jobs.push(job));
+        verify.root(inode, &path, |path, ino| jobs.push(Job { path: paths.add(path), ino }));
     }
-    jobs.sort_by(|a, b| compare_paths(&a.path, &b.path));
+    jobs.sort_by(|a, b| paths.compare(&a.path, &b.path));
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some((index, job)) = {
             let index = next.fetch_add(1, Ordering::Relaxed);
             jobs.get(index).map(|job| (index, job))
         } {
-            verify.file(index, job);
+            verify.file(index, job.ino, &paths.path(&job.path));
         }
     };
     std::thread::scope(|scope| {
@@ -254,7 +256,7 @@ pub(super) fn run(args: &VerifyArgs) -> CommandResult {
         }
         work();
     });
-    verify.listed_but_not_verified(&jobs);
+    verify.listed_but_not_verified(jobs.iter().map(|job| paths.path(&job.path)));
     progress.finish();
     let stats = args.read.stats.then(|| StatsReport::of(&engine));
     if let Some(stats) = &stats {
@@ -277,10 +279,10 @@ impl Verify<'_> {
     }
 
     /// Gives every file with fs-verity at or beneath `path` to `send`.
-    fn root(&self, inode: Inode, path: &[u8], mut send: impl FnMut(Job)) {
+    fn root(&self, inode: Inode, path: &[u8], mut send: impl FnMut(&[u8], u32)) {
         if !inode.is_dir() {
             if inode.is_verity() || self.trusted.get(path).is_some() {
-                send(Job { path: path.to_vec(), ino: inode.ino });
+                send(path, inode.ino);
             }
             return;
         }
@@ -307,15 +309,24 @@ impl Verify<'_> {
                     }
                 }
             } else if inode.file_type == FileType::Regular && (inode.is_verity() || self.trusted.get(&path).is_some()) {
-                send(Job { path, ino: inode.ino });
+                send(&path, inode.ino);
             }
         }
     }
 
     /// A trusted path that no file was held to must not pass in silence, except a file that was not asked for.
-    fn listed_but_not_verified(&self, jobs: &[Job]) {
-        let judged: HashSet<&[u8]> = jobs.iter().map(|job| job.path.as_slice()).collect();
-        for path in self.trusted.paths().filter(|path| !judged.contains(self.trusted.real_path(path))) {
+    fn listed_but_not_verified(&self, paths: impl Iterator<Item = Vec<u8>>) {
+        // Hashes: whole paths would take the square of a deep chain.
+        let hasher = RandomState::new();
+        let judged: HashSet<u64> = match self.trusted.is_empty() {
+            true => HashSet::new(),
+            false => paths.map(|path| hasher.hash_one(path)).collect(),
+        };
+        for path in self
+            .trusted
+            .paths()
+            .filter(|path| !judged.contains(&hasher.hash_one(self.trusted.real_path(path).to_vec())))
+        {
             if let Some(error) = self.trusted.trouble(self.image, path) {
                 self.shared().files += 1;
                 self.error(path, &error, error.kind().into());
@@ -327,7 +338,7 @@ impl Verify<'_> {
         self.shared().error(path, error, outcome);
     }
 
-    fn file(&self, index: usize, job: &Job) {
+    fn file(&self, index: usize, ino: u32, path: &[u8]) {
         let shared = self.wait_while(self.shared(), |shared| index > shared.turn + AHEAD_MAX);
         // A reader that went away wants no more; any other failure must not hide a bad file behind it.
         let broken = shared.broken.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
@@ -336,8 +347,8 @@ impl Verify<'_> {
         if broken {
             return;
         }
-        if let Err(error) = self.try_file(job, &mut teller) {
-            let path = job.path.clone();
+        if let Err(error) = self.try_file(ino, path, &mut teller) {
+            let path = path.to_vec();
             teller.tell(move |shared| {
                 shared.files += 1;
                 shared.error(&path, &error, outcome_of(&error));
@@ -346,9 +357,9 @@ impl Verify<'_> {
         self.progress.file_done();
     }
 
-    fn try_file(&self, job: &Job, teller: &mut Teller<'_, '_>) -> Result<(), ImageError> {
-        let trusted = self.trusted.get(&job.path);
-        let inode = self.image.fs().inode(job.ino).map_err(ImageError::from)?;
+    fn try_file(&self, ino: u32, path: &[u8], teller: &mut Teller<'_, '_>) -> Result<(), ImageError> {
+        let trusted = self.trusted.get(path);
+        let inode = self.image.fs().inode(ino).map_err(ImageError::from)?;
         let Some(verity) = self.image.verity(&inode)? else {
             return match trusted {
                 Some(wanted) => Err(ImageError::NoVerity { wanted: Box::new(*wanted) }),
@@ -363,7 +374,7 @@ impl Verify<'_> {
         let digest = *verity.descriptor().file_digest();
         let trust = verity.descriptor().trust().clone();
         let file = self.engine.open(verity.plan()?.0);
-        let named = Arc::new((job.path.clone(), Name::of_bytes(&job.path)));
+        let named = Arc::new((path.to_vec(), Name::of_bytes(path)));
         let mut scan = file.scan(0..file.len());
         let mut outcome = Outcome::Good;
         let mut told = HashSet::new();
@@ -382,7 +393,7 @@ impl Verify<'_> {
             });
         }
         let (good_bytes, bad_bytes) = (scan.totals().good, scan.totals().bad);
-        let (size, ino, bad_tree, trusted) = (file.len(), job.ino, told.len(), trust.is_verified());
+        let (size, bad_tree, trusted) = (file.len(), told.len(), trust.is_verified());
         self.progress.advance(size);
         teller.tell(move |shared| {
             let (path, name) = &*named;

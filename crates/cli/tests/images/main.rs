@@ -2,11 +2,13 @@
 
 mod again;
 mod common;
+mod crash;
 mod extract;
 mod hostile;
 mod keys;
 mod listed;
 mod listing;
+mod memory;
 mod outcomes;
 mod reports;
 mod saved;
