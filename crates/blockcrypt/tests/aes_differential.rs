@@ -1,12 +1,12 @@
-//! The AES modes against OpenSSL and the RustCrypto crates: every CPU level, every length class.
+//! The AES modes against somebody else's (see `common/oracle.rs`): every CPU level, every length class.
 
 mod common;
 
 use aes::cipher::{BlockModeDecrypt, BlockModeEncrypt, InnerIvInit, KeyInit, KeyIvInit};
 use aes::{Aes128, Aes192, Aes256};
+use common::oracle::{self, Cipher};
 use common::{Bytes, length_classes, levels};
 use cts::{Decrypt as _, Encrypt as _};
-use openssl::symm::{Cipher, Crypter, Mode};
 use postread_blockcrypt::cbc::AesCbc;
 use postread_blockcrypt::cts::AesCbcCts;
 use postread_blockcrypt::essiv::AesCbcEssiv;
@@ -16,20 +16,9 @@ use proptest::prelude::*;
 /// Blocks that some level or pass of ours works on at once.
 const LANES: &[usize] = &[4, 8, 16, 32, 64];
 
-fn openssl(cipher: Cipher, mode: Mode, key: &[u8], iv: Option<&[u8]>, data: &[u8]) -> Vec<u8> {
-    let mut crypter = Crypter::new(cipher, mode, key, iv).unwrap();
-    crypter.pad(false);
-    let mut out = vec![0; data.len() + 32];
-    let len = crypter.update(data, &mut out).unwrap();
-    let len = len + crypter.finalize(&mut out[len..]).unwrap();
-    assert_eq!(len, data.len());
-    out.truncate(len);
-    out
-}
-
-/// Each unit by itself through OpenSSL.
-fn openssl_units(cipher: Cipher, key: &[u8], data: &[u8], unit_size: usize, iv: impl Fn(u64) -> [u8; 16]) -> Vec<u8> {
-    let unit = |(i, unit): (usize, &[u8])| openssl(cipher, Mode::Encrypt, key, Some(&iv(i as u64)), unit);
+/// Each unit by itself through the oracle.
+fn oracle_units(cipher: Cipher, key: &[u8], data: &[u8], unit_size: usize, iv: impl Fn(u64) -> [u8; 16]) -> Vec<u8> {
+    let unit = |(i, unit): (usize, &[u8])| oracle::encrypt(cipher, key, Some(&iv(i as u64)), unit);
     data.chunks(unit_size).enumerate().flat_map(unit).collect()
 }
 
@@ -49,13 +38,13 @@ fn runs() -> Vec<(String, usize, usize)> {
 #[test]
 fn xts_units() {
     for level in levels() {
-        for (key_length, cipher) in [(32, Cipher::aes_128_xts()), (64, Cipher::aes_256_xts())] {
+        for (key_length, cipher) in [(32, Cipher::Aes128Xts), (64, Cipher::Aes256Xts)] {
             for (seed, (name, unit_size, units)) in runs().into_iter().enumerate() {
                 let mut bytes = Bytes(seed as u64);
                 let (key, plain) = (bytes.take(key_length), bytes.take(unit_size * units));
                 let (first, step) = (bytes.next_u64(), 1 + bytes.next_u64() % 128);
                 let iv = |unit: u64| u128::from(first.wrapping_add(unit * step)).to_le_bytes();
-                let want = openssl_units(cipher, &key, &plain, unit_size, iv);
+                let want = oracle_units(cipher, &key, &plain, unit_size, iv);
 
                 let xts = AesXts::with_platform(&key, level).unwrap();
                 let mut data = plain.clone();
@@ -96,14 +85,14 @@ fn xts_192_and_128_bit_ivs() {
 
 #[test]
 fn cbc_units() {
-    let ciphers = [(16, Cipher::aes_128_cbc()), (24, Cipher::aes_192_cbc()), (32, Cipher::aes_256_cbc())];
+    let ciphers = [(16, Cipher::Aes128Cbc), (24, Cipher::Aes192Cbc), (32, Cipher::Aes256Cbc)];
     for level in levels() {
         for (key_length, cipher) in ciphers {
             for (seed, (name, unit_size, units)) in runs().into_iter().enumerate() {
                 let mut bytes = Bytes(seed as u64);
                 let (key, plain, base) = (bytes.take(key_length), bytes.take(unit_size * units), bytes.next_u64());
                 let iv = |unit: u64| (u128::from(base).wrapping_mul(u128::from(unit + 1))).to_le_bytes();
-                let want = openssl_units(cipher, &key, &plain, unit_size, iv);
+                let want = oracle_units(cipher, &key, &plain, unit_size, iv);
 
                 let cbc = AesCbc::with_platform(&key, level).unwrap();
                 let mut data = plain.clone();
@@ -116,21 +105,21 @@ fn cbc_units() {
     }
 }
 
-/// ESSIV made of OpenSSL's SHA-256, AES-256-ECB and AES-CBC.
+/// ESSIV made of the oracle's SHA-256, AES-256-ECB and AES-CBC.
 #[test]
 fn essiv_units() {
     for level in levels() {
-        for (key_length, cipher) in [(16, Cipher::aes_128_cbc()), (32, Cipher::aes_256_cbc())] {
+        for (key_length, cipher) in [(16, Cipher::Aes128Cbc), (32, Cipher::Aes256Cbc)] {
             for (seed, (name, unit_size, units)) in runs().into_iter().enumerate() {
                 let mut bytes = Bytes(seed as u64);
                 let (key, plain, first) = (bytes.take(key_length), bytes.take(unit_size * units), bytes.next_u64());
-                let salt = openssl::sha::sha256(&key);
+                let salt = oracle::digest(postread_blockcrypt::hash::HashAlg::Sha256, &[&key]);
                 let iv = |unit: u64| {
                     let index = u128::from(first.wrapping_add(8 * unit)).to_le_bytes();
-                    let iv = openssl(Cipher::aes_256_ecb(), Mode::Encrypt, &salt, None, &index);
+                    let iv = oracle::encrypt(Cipher::Aes256Ecb, &salt, None, &index);
                     iv.try_into().unwrap()
                 };
-                let want = openssl_units(cipher, &key, &plain, unit_size, iv);
+                let want = oracle_units(cipher, &key, &plain, unit_size, iv);
 
                 let essiv = AesCbcEssiv::with_platform(&key, level).unwrap();
                 let mut data = plain.clone();
@@ -153,7 +142,7 @@ fn cts_messages() {
             let mut want = plain.clone();
             if len == 16 {
                 // One block is plain CBC.
-                want = openssl(Cipher::aes_256_cbc(), Mode::Encrypt, &key, Some(&iv), &plain);
+                want = oracle::encrypt(Cipher::Aes256Cbc, &key, Some(&iv), &plain);
             } else {
                 let cipher = Aes256::new_from_slice(&key).unwrap();
                 cts::CbcCs3::inner_iv_init(&cipher, &iv.into()).encrypt(&mut want).unwrap();
@@ -185,7 +174,7 @@ proptest! {
         let (key, plain) = (bytes.take(64), bytes.take(unit_size * units));
         let iv = |unit: u64| u128::from(first.wrapping_add(unit.wrapping_mul(step))).to_le_bytes();
 
-        let want = openssl_units(Cipher::aes_256_xts(), &key, &plain, unit_size, iv);
+        let want = oracle_units(Cipher::Aes256Xts, &key, &plain, unit_size, iv);
         let xts = AesXts::with_platform(&key, level).unwrap();
         let mut data = plain.clone();
         xts.encrypt_units(&mut data, unit_size, first, step).unwrap();

@@ -1,9 +1,10 @@
-//! Digests against published vectors, OpenSSL and the RustCrypto crates, at every CPU level this machine has.
+//! Digests against published vectors and somebody else's digests (see `common/oracle.rs`), at every CPU level that this
+//! machine has.
 
 mod common;
 
+use common::oracle::{self, digest_by_crate};
 use common::{Bytes, levels};
-use openssl::hash::MessageDigest;
 use postread_blockcrypt::hash::{BlockHasher, Digest, HashAlg, Hasher, digest};
 use proptest::prelude::*;
 
@@ -64,30 +65,6 @@ const LENGTHS: [usize; 17] = [0, 1, 55, 56, 63, 64, 65, 111, 112, 119, 127, 128,
 /// Prefix lengths around a compression block of either hash.
 const PREFIXES: [usize; 10] = [0, 1, 32, 63, 64, 65, 127, 128, 129, 256];
 
-fn by_openssl(alg: HashAlg, parts: &[&[u8]]) -> Vec<u8> {
-    let digest = match alg {
-        HashAlg::Sha256 => MessageDigest::sha256(),
-        HashAlg::Sha512 => MessageDigest::sha512(),
-        HashAlg::Sha1 => MessageDigest::sha1(),
-        _ => return by_crate(alg, parts),
-    };
-    let mut hasher = openssl::hash::Hasher::new(digest).expect("OpenSSL has the digest");
-    parts.iter().for_each(|part| hasher.update(part).expect("OpenSSL takes data"));
-    hasher.finish().expect("OpenSSL ends the digest").to_vec()
-}
-
-fn by_crate(alg: HashAlg, parts: &[&[u8]]) -> Vec<u8> {
-    fn all<D: sha2::digest::Digest>(parts: &[&[u8]]) -> Vec<u8> {
-        parts.iter().fold(D::new(), |hasher, part| hasher.chain_update(part)).finalize().to_vec()
-    }
-    match alg {
-        HashAlg::Sha256 => all::<sha2::Sha256>(parts),
-        HashAlg::Sha512 => all::<sha2::Sha512>(parts),
-        HashAlg::Sha1 => all::<sha1::Sha1>(parts),
-        _ => all::<blake2::Blake2b256>(parts),
-    }
-}
-
 fn noise(len: usize, seed: u64) -> Vec<u8> {
     Bytes(seed).take(len)
 }
@@ -113,7 +90,7 @@ fn published_vectors() {
 }
 
 #[test]
-fn every_length_class_agrees_with_openssl_and_the_crates() {
+fn every_length_class_agrees_with_the_oracle() {
     let data = noise(33 * 4097 + 512, 2024);
     for alg in HashAlg::ALL {
         for length in LENGTHS {
@@ -121,9 +98,14 @@ fn every_length_class_agrees_with_openssl_and_the_crates() {
             for prefix in PREFIXES {
                 let (prefix, suffix) = (&data[3..3 + prefix], &data[..if prefix % 2 == 1 { 32 } else { 0 }]);
                 let wanted: Vec<u8> =
-                    blocks.iter().flat_map(|block| by_openssl(alg, &[prefix, block, suffix])).collect();
+                    blocks.iter().flat_map(|block| oracle::digest(alg, &[prefix, block, suffix])).collect();
                 let size = alg.digest_size();
-                assert_eq!(wanted[..size], by_crate(alg, &[prefix, blocks[0], suffix]), "the oracles agree");
+                assert_eq!(
+                    wanted[..size],
+                    digest_by_crate(alg, &[prefix, blocks[0], suffix]),
+                    "{} and RustCrypto agree",
+                    oracle::NAME
+                );
                 for level in levels() {
                     let hasher = BlockHasher::new(alg).with_platform(level).with_prefix(prefix).with_suffix(suffix);
                     for count in COUNTS {
@@ -152,7 +134,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_shape_agrees_with_openssl(
+    fn any_shape_agrees_with_the_oracle(
         alg in prop::sample::select(HashAlg::ALL.to_vec()),
         lengths in prop::collection::vec((0_usize..600, 1_usize..20), 1..4),
         prefix in 0_usize..300,
@@ -167,7 +149,7 @@ proptest! {
             .flat_map(|&(length, count)| (0..count).map(move |i| (length, i)))
             .map(|(length, i)| &data[i * 777..][..length])
             .collect();
-        let wanted: Vec<u8> = blocks.iter().flat_map(|block| by_openssl(alg, &[prefix, block, suffix])).collect();
+        let wanted: Vec<u8> = blocks.iter().flat_map(|block| oracle::digest(alg, &[prefix, block, suffix])).collect();
         for level in levels() {
             let hasher = BlockHasher::new(alg).with_platform(level).with_suffix(suffix).with_prefix(prefix);
             let mut out = vec![0; wanted.len()];
@@ -178,7 +160,7 @@ proptest! {
         let mut pieces = Hasher::new(alg);
         blocks.iter().for_each(|block| pieces.update(block));
         let digest = pieces.finalize();
-        prop_assert_eq!(digest.as_bytes(), &by_openssl(alg, &blocks)[..]);
+        prop_assert_eq!(digest.as_bytes(), &oracle::digest(alg, &blocks)[..]);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the tests of the ciphers share: the CPU levels, length classes named after their edges, repeatable bytes.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
+
+pub(crate) mod oracle;
 
 use postread_blockcrypt::Platform;
 
