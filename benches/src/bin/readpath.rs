@@ -129,6 +129,7 @@ fn main() -> ExitCode {
     let inline = open(&warm, &pool, QueuePolicy::Inline);
     let unbound = open(&warm, &pool, QueuePolicy::UNBOUND);
     let bound = open(&warm, &pool, QueuePolicy::BOUND);
+    let auto = open(&warm, &pool, QueuePolicy::Auto);
     let group = Group::measure(
         "Sequential verified read, warm",
         "GB/s",
@@ -158,11 +159,13 @@ fn main() -> ExitCode {
             Contestant::new("inline, 1 core", || pinned(cpus[0], || verified_sequential(&inline))),
             Contestant::new("unbound, 2 cores", || verified_sequential(&unbound)),
             Contestant::new("bound, 2 cores", || verified_sequential(&bound)),
+            Contestant::new("auto, 2 cores", || verified_sequential(&auto)),
         ],
     );
     report.group(&group);
     report.bar(&group, "inline, 1 core", "roofline, 1 thread", 0.85);
     report.bar(&group, "unbound, 2 cores", "inline, 1 core", 1.7);
+    report.bar(&group, "auto, 2 cores", "roofline, 2 threads", 0.9);
     report.note(
         "The reader itself preads what is resident and two workers hash: on a busy machine the scheduler often keeps all \
          three on one CPU, so this bar means something only on an idle one.",

@@ -3,12 +3,12 @@
 //!
 //! One file a CPU level; each makes the key stream of as many blocks at once as its vectors have 32-bit lanes.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx512;
 mod portable;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod ssse3;
 
 use zeroize::Zeroize;
@@ -44,9 +44,9 @@ pub(crate) fn hchacha_many(
     keys: &mut [Key],
 ) {
     debug_assert_eq!(nonces.len(), keys.len());
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
+    #[cfg_attr(not(all(target_arch = "x86_64", not(postread_portable))), allow(unused_mut))]
     let (mut nonces, mut keys) = (nonces, keys);
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     if platform >= Platform::AesNi {
         // One or two by themselves take no longer than four together.
         while nonces.len() > 2 {
@@ -77,7 +77,7 @@ pub(crate) fn xor_stream(platform: Platform, double_rounds: DoubleRounds, key: &
 }
 
 fn xor_stream_from(platform: Platform, double_rounds: DoubleRounds, start: &[u32; 16], data: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     {
         if platform >= Platform::Avx512 {
             return avx512::xor_stream(double_rounds, start, data);

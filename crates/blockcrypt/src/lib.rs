@@ -66,7 +66,7 @@ pub mod platform;
 mod poly1305;
 mod polyval;
 mod sha256;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod sha2_avx512;
 mod sha2_many;
 mod sha512;

@@ -5,9 +5,9 @@
 //! factors of a product lie in the two halves of a 64-bit lane, and one shift brings the second one down where a
 //! multiplication takes it.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx512;
 mod portable;
 
@@ -42,7 +42,7 @@ impl NhKey {
     #[inline]
     pub(crate) fn hash(&self, platform: Platform, message: &[u8]) -> [u64; 4] {
         assert!(message.len() <= MESSAGE);
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
         {
             if platform >= Platform::Avx512 {
                 return avx512::hash(&self.0, message);

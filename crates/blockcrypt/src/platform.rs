@@ -32,7 +32,7 @@ pub enum Platform {
 /// An instruction set that an algorithm asks for beyond its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(not(all(target_arch = "x86_64", not(postread_portable))), allow(dead_code))]
 pub(crate) enum Feature {
     /// SHA-NI: from level [`Platform::AesNi`].
     Sha = 1 << 0,
@@ -104,7 +104,7 @@ impl Platform {
     }
 
     /// Whether this level allows `feature` and the CPU has it.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    #[cfg_attr(not(all(target_arch = "x86_64", not(postread_portable))), allow(dead_code))]
     pub(crate) fn has(self, feature: Feature) -> bool {
         self >= feature.lowest_level() && detected() & ((feature as u32) << FEATURE_SHIFT) != 0
     }
@@ -173,14 +173,14 @@ fn detected() -> u32 {
     found
 }
 
-#[cfg(any(not(target_arch = "x86_64"), miri, target_env = "sgx"))]
+#[cfg(any(not(all(target_arch = "x86_64", not(postread_portable))), miri, target_env = "sgx"))]
 fn probe() -> u32 {
     0
 }
 
 /// Asks CPUID, and XCR0 for the registers that the operating system saves: without those an instruction that CPUID
 /// lists still faults. (`is_x86_feature_detected!` needs `std`.) Bits: Intel SDM volume 2A, CPUID leaves 1 and 7.
-#[cfg(all(target_arch = "x86_64", not(miri), not(target_env = "sgx")))]
+#[cfg(all(all(target_arch = "x86_64", not(postread_portable)), not(miri), not(target_env = "sgx")))]
 fn probe() -> u32 {
     use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 
@@ -260,7 +260,7 @@ mod tests {
 
     /// The standard library's detection is written independently of ours.
     #[test]
-    #[cfg(all(target_arch = "x86_64", feature = "std"))]
+    #[cfg(all(all(target_arch = "x86_64", not(postread_portable)), feature = "std"))]
     fn agrees_with_std() {
         use std::is_x86_feature_detected as has;
         let aesni = has!("aes") && has!("pclmulqdq") && has!("sse4.1") && has!("ssse3");

@@ -1,7 +1,7 @@
 //! POLYVAL (RFC 8452, 3): the hash of HCTR2. Portable it is the `polyval` crate's; with PCLMULQDQ it is done here, since
 //! names are so short that the crate's calls cost more than its arithmetic.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod pclmul;
 
 use alloc::boxed::Box;
@@ -17,7 +17,7 @@ use crate::aes::Block;
 pub(crate) enum HashKey {
     /// The crate, with nothing hashed. (It picks PCLMULQDQ by itself, and is constant-time without.)
     Crate(Box<Polyval>),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Pclmul(pclmul::Powers),
 }
 
@@ -25,17 +25,17 @@ pub(crate) enum HashKey {
 #[derive(Clone)]
 pub(crate) enum State<'a> {
     Crate(Polyval),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Pclmul(&'a pclmul::Powers, Block),
     /// Nothing: the lifetime is used on every architecture.
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
     #[allow(dead_code)]
     Never(core::convert::Infallible, core::marker::PhantomData<&'a ()>),
 }
 
 impl HashKey {
     pub(crate) fn new(key: &Block, platform: Platform) -> Self {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
         if let Some(powers) = pclmul::Powers::new(key, platform) {
             return HashKey::Pclmul(powers);
         }
@@ -47,7 +47,7 @@ impl HashKey {
     pub(crate) fn start(&self) -> State<'_> {
         match self {
             HashKey::Crate(hash) => State::Crate(Polyval::clone(hash)),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             HashKey::Pclmul(powers) => State::Pclmul(powers, [0; 16]),
         }
     }
@@ -66,9 +66,9 @@ impl State<'_> {
                     hash.update(&parts[..four.len()]);
                 }
             }
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             State::Pclmul(powers, sum) => powers.update(sum, blocks),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
             State::Never(never, _) => match *never {},
         }
     }
@@ -77,9 +77,9 @@ impl State<'_> {
     pub(crate) fn finish(self) -> Block {
         match self {
             State::Crate(hash) => hash.finalize().into(),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             State::Pclmul(_, sum) => sum,
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
             State::Never(never, _) => match never {},
         }
     }

@@ -1,17 +1,17 @@
 //! SHA-256 of many messages: which code hashes how many of them.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx512;
 mod portable;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod sha_ni;
 #[cfg(test)]
 mod tests;
 
 use crate::Platform;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 use crate::platform::Feature;
 use crate::sha2_many::{Job, Sha2};
 
@@ -39,21 +39,21 @@ pub(crate) struct Sha256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernel {
     /// One message with plain code; on other architectures than x86-64 for the tests only.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    #[cfg_attr(not(all(target_arch = "x86_64", not(postread_portable))), allow(dead_code))]
     Portable,
     /// One message with what the `sha2` crate finds: SHA-NI, or SHA-256 instructions on AArch64.
     Single,
     /// Two to four messages with SHA-NI.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     ShaNi(usize),
     /// 8 lanes.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Avx2,
     /// 8 lanes with AVX-512's rotates and three-operand logic.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Avx512Half,
     /// 16 lanes.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Avx512,
 }
 
@@ -69,14 +69,14 @@ impl Sha2 for Sha256 {
         out.copy_from_slice(&word.to_be_bytes());
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
     fn choose(_: Platform, _: usize) -> Kernel {
         Kernel::Single
     }
 
     /// By the times measured on Zen 4, in thousands of cycles for messages of 4 KiB: `sha2` 8.5; SHA-NI two 9.9,
     /// three 14.8, four 18.2; 8 lanes 35, 16 lanes 64, however few of them are used.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     fn choose(platform: Platform, remaining: usize) -> Kernel {
         if platform.has(Feature::Sha) {
             match (platform, remaining) {
@@ -109,17 +109,17 @@ impl Sha2 for Sha256 {
                 sha2::block_api::compress256(&mut one, input.as_chunks().0);
                 *state = one.map(|word| [word]);
             }),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Kernel::ShaNi(2) => job.run::<2>(sha_ni::compress),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Kernel::ShaNi(3) => job.run::<3>(sha_ni::compress),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Kernel::ShaNi(_) => job.run::<4>(sha_ni::compress),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Kernel::Avx2 => job.run::<8>(avx2::compress),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Kernel::Avx512Half => job.run::<8>(avx512::compress8),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Kernel::Avx512 => job.run_with_tail::<16>(avx512::compress16),
         }
     }

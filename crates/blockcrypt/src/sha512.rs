@@ -1,8 +1,8 @@
 //! SHA-512 of many messages: which code hashes how many of them.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx512;
 mod portable;
 #[cfg(test)]
@@ -47,18 +47,18 @@ pub(crate) struct Sha512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernel {
     /// One message with plain code; on other architectures than x86-64 for the tests only.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    #[cfg_attr(not(all(target_arch = "x86_64", not(postread_portable))), allow(dead_code))]
     Portable,
     /// One message with what the `sha2` crate finds: AVX2, or SHA-512 instructions on AArch64.
     Single,
     /// 4 lanes.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Avx2,
     /// 4 lanes with AVX-512's rotates and three-operand logic.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Avx512Half,
     /// 8 lanes.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Avx512,
 }
 
@@ -82,12 +82,12 @@ impl Sha2 for Sha512 {
         out.copy_from_slice(&word.to_be_bytes());
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
     fn choose(_: Platform, _: usize) -> Kernel {
         Kernel::Single
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     fn choose(platform: Platform, remaining: usize) -> Kernel {
         match (platform, remaining) {
             (Platform::Avx512, 5..) => Kernel::Avx512,
@@ -110,11 +110,11 @@ impl Sha2 for Sha512 {
                 sha2::block_api::compress512(&mut one, input.as_chunks().0);
                 *state = one.map(|word| [word]);
             }),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Kernel::Avx2 => job.run::<4>(avx2::compress),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Kernel::Avx512Half => job.run::<4>(avx512::compress4),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Kernel::Avx512 => job.run::<8>(avx512::compress8),
         }
     }

@@ -4,9 +4,9 @@
 //! No level looks anything up in memory by a secret: the S-box is a circuit over bit slices in the portable code, and
 //! instructions on registers above it.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod aesni;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod gfni;
 mod portable;
 
@@ -41,15 +41,15 @@ struct RoundKeys {
 #[derive(Clone, Copy)]
 enum Level {
     Portable,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     AesNi(aesni::Token),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Gfni(gfni::Token),
 }
 
 impl Level {
     fn best(platform: Platform) -> Self {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
         {
             if let Some(token) = gfni::Token::new(platform) {
                 return Level::Gfni(token);
@@ -65,9 +65,9 @@ impl Level {
     fn crypt(self, keys: &[u32; ROUNDS], blocks: &mut [Block]) {
         match self {
             Level::Portable => portable::crypt(keys, blocks),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Level::AesNi(token) => aesni::crypt(token, keys, blocks),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Level::Gfni(token) => gfni::crypt(token, keys, blocks),
         }
     }

@@ -5,9 +5,9 @@
 //! Bytes as Linux had them: words are little-endian, the first word of a block is `y`, the first word of a key is the
 //! first round key.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx512;
 mod portable;
 
@@ -40,15 +40,15 @@ struct RoundKeys([u64; ROUNDS]);
 #[derive(Clone, Copy)]
 enum Level {
     Portable,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Avx2(avx2::Token),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Avx512(avx512::Token),
 }
 
 impl Level {
     fn best(platform: Platform) -> Self {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
         {
             if let Some(token) = avx512::Token::new(platform) {
                 return Level::Avx512(token);
@@ -67,9 +67,9 @@ impl Sealed for Speck128_256 {
         let RoundKeys(keys) = &*self.keys;
         let rest = match self.level {
             Level::Portable => blocks,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Level::Avx2(token) => avx2::encrypt(token, keys, blocks),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Level::Avx512(token) => avx512::encrypt(token, keys, blocks),
         };
         portable::encrypt(keys, rest);
@@ -79,9 +79,9 @@ impl Sealed for Speck128_256 {
         let RoundKeys(keys) = &*self.keys;
         let rest = match self.level {
             Level::Portable => blocks,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Level::Avx2(token) => avx2::decrypt(token, keys, blocks),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Level::Avx512(token) => avx512::decrypt(token, keys, blocks),
         };
         portable::decrypt(keys, rest);

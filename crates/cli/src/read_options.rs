@@ -1,4 +1,4 @@
-//! The options of everything that reads: where the steps run, how much memory is in flight, what is told afterwards.
+//! The options of everything that reads: where the steps run, how much memory is in flight, what is reported afterwards.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -26,6 +26,8 @@ pub(crate) enum Queue {
     Bound,
     /// On a queue that any CPU works on
     Unbound,
+    /// Decided for each bio from what was measured: local first, spread at break-even
+    Auto,
 }
 
 /// `--queue`, `--high-priority`, `--max-active`, `--memory`, `--stats`.
@@ -43,7 +45,7 @@ pub(crate) struct ReadOptions {
     /// Most bytes in flight; K, M and G may follow
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "64M")]
     memory: u64,
-    /// Say on standard error what the engine did
+    /// Report on standard error what the engine did
     #[arg(long)]
     pub(crate) stats: bool,
 }
@@ -56,15 +58,19 @@ impl ReadOptions {
             return Err(Failure::usage(format!("--max-active takes 1 to {WQ_MAX_ACTIVE}")));
         }
         let policy = match self.queue {
-            Queue::Inline => {
+            Queue::Inline | Queue::Auto => {
+                let (name, why, policy) = match self.queue {
+                    Queue::Auto => ("auto", "it chooses by itself", QueuePolicy::Auto),
+                    _ => ("inline", "there is no queue", QueuePolicy::Inline),
+                };
                 let what = if self.high_priority {
                     "--high-priority"
                 } else if self.max_active.is_some() {
                     "--max-active"
                 } else {
-                    return Ok(QueuePolicy::Inline);
+                    return Ok(policy);
                 };
-                return Err(Failure::usage(format!("{what} means nothing with --queue inline: there is no queue")));
+                return Err(Failure::usage(format!("{what} means nothing with --queue {name}: {why}")));
             }
             Queue::Bound => QueuePolicy::BOUND,
             Queue::Unbound => QueuePolicy::UNBOUND,
@@ -155,6 +161,71 @@ pub(crate) struct StatsReport {
     queue_latency_us: Times,
     post_read_delay_us: Times,
     peak_bytes_in_flight: u64,
+    /// With `--queue auto` alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auto: Option<AutoReport>,
+}
+
+/// What the policy `auto` decided, predicted and measured.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct AutoReport {
+    handoff_us: f64,
+    taken_back_by_readers: u64,
+    epochs: u64,
+    control_epochs: u64,
+    /// The fixed policy that took over, where a control won.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turned_off_for: Option<&'static str>,
+    ways: Vec<WayReport>,
+}
+
+/// One way; times are means in microseconds, from when a bio was ready until its steps had ended.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct WayReport {
+    way: &'static str,
+    bios: u64,
+    predicted_us: f64,
+    measured_us: f64,
+    off_by_us: f64,
+}
+
+impl From<&postread::auto::AutoStats> for AutoReport {
+    fn from(stats: &postread::auto::AutoStats) -> Self {
+        let way = |w: &postread::auto::WayStats| {
+            let mean = |sum: u64| sum as f64 / 1000.0 / w.bios.max(1) as f64;
+            let (predicted_us, measured_us, off_by_us) = (mean(w.predicted_ns), mean(w.measured_ns), mean(w.error_ns));
+            WayReport { way: w.way.name(), bios: w.bios, predicted_us, measured_us, off_by_us }
+        };
+        Self {
+            handoff_us: stats.handoff_ns as f64 / 1000.0,
+            taken_back_by_readers: stats.taken_back,
+            epochs: stats.control.epochs,
+            control_epochs: stats.control.controls,
+            turned_off_for: stats.control.off.map(|off| off.to.name()),
+            ways: stats.ways.iter().map(way).collect(),
+        }
+    }
+}
+
+impl AutoReport {
+    /// As lines of text.
+    pub(crate) fn to_text(&self) -> String {
+        let mut text = format!(
+            "auto: handing over costs {:.1} us; {} bios taken back by readers; {} epochs, {} of them controls\n",
+            self.handoff_us, self.taken_back_by_readers, self.epochs, self.control_epochs
+        );
+        for way in self.ways.iter().filter(|way| way.bios > 0) {
+            let _ = writeln!(
+                text,
+                "  {:<7} {:>8} bios: predicted {:.1} us each, measured {:.1} us, off by {:.1} us on average",
+                way.way, way.bios, way.predicted_us, way.measured_us, way.off_by_us
+            );
+        }
+        if let Some(way) = self.turned_off_for {
+            let _ = writeln!(text, "  turned off: the control epochs showed that {way} is better here");
+        }
+        text
+    }
 }
 
 /// Times in microseconds; none where nothing was queued or measured.
@@ -189,10 +260,11 @@ impl StatsReport {
             queue_latency_us: Times::from(&stats.queue_latency),
             post_read_delay_us: Times::from(&stats.post_read_delay),
             peak_bytes_in_flight: Budget::global().peak(),
+            auto: stats.auto.as_ref().map(AutoReport::from),
         }
     }
 
-    /// Says it on standard error.
+    /// Prints it on standard error.
     pub(crate) fn tell(&self) {
         let mut text = format!(
             "queue {}: {} bios of data ({} bytes), {} of hash blocks, {} work items\n\
@@ -214,7 +286,11 @@ impl StatsReport {
                 let _ = writeln!(text, "{name}: total {} us, p50 {p50:.1} us, p99 {p99:.1} us of {}", t.total, t.count);
             }
         }
-        eprint!("{text}");
+        if let Some(auto) = &self.auto {
+            text.push_str(&auto.to_text());
+        }
+        // Statistics that can't be printed are not worth a failure.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
     }
 }
 

@@ -45,7 +45,7 @@ impl Handle {
     /// The reader has come to this bio, which was read ahead of it.
     pub(crate) fn raise(&self) {
         if let Some(flight) = &self.flight {
-            if self.engine.core.config.measure {
+            if self.engine.core.config.measure || self.engine.core.auto().is_some() {
                 flight.wanted();
             }
             flight.raise();
@@ -54,8 +54,18 @@ impl Handle {
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         let Some(flight) = &self.flight else { return Poll::Pending };
-        if !flight.poll_done(cx.waker()) {
-            return Poll::Pending;
+        let auto = self.engine.core.auto().is_some();
+        loop {
+            if auto {
+                flight.run_here();
+            }
+            if flight.poll_done(cx.waker()) {
+                break;
+            }
+            // Left to this reader before the waker was there to be woken?
+            if !(auto && flight.is_handed()) {
+                return Poll::Pending;
+            }
         }
         let ended = flight.take();
         if let Some(flight) = self.flight.take() {
@@ -64,10 +74,31 @@ impl Handle {
         Poll::Ready(ended)
     }
 
+    /// The flight, where it waits for a thread to run its steps.
+    pub(crate) fn to_run(&self) -> Option<Arc<Flight>> {
+        self.flight.clone().filter(|flight| flight.waits_for_a_thread())
+    }
+
+    /// With the policy `auto`: runs its steps on this thread if nobody has begun them, and the steps of what `next` finds
+    /// for as long as it is not done.
+    pub(crate) fn help(&self, next: impl Fn() -> Option<Arc<Flight>>) {
+        let Some(auto) = self.engine.core.auto() else { return };
+        while auto.readers_help() && !self.is_done() && !self.flight.as_ref().is_some_and(|f| f.run_here()) {
+            if !next().is_some_and(|flight| flight.run_here()) {
+                return;
+            }
+        }
+    }
+
     /// Waits on this thread. Inside of a work item this lets another worker of the pool go on: the bio may need it.
     pub(crate) fn wait(mut self) -> Ended {
         if self.is_done() {
             return block_on(std::future::poll_fn(|cx| self.poll(cx)));
+        }
+        if self.engine.core.auto().is_some()
+            && let Some(flight) = &self.flight
+        {
+            flight.reader_blocks();
         }
         postread_workqueue::blocking(|| block_on(std::future::poll_fn(|cx| self.poll(cx))))
     }
@@ -337,11 +368,12 @@ impl ReadFuture {
             } else {
                 0
             };
+            let end = self.file.engine.core.auto().map_or(self.end, |auto| auto.cut(self.next, self.end));
             let handle = if self.flights.is_empty() {
-                self.file.start(self.next, self.end, ahead)
+                self.file.start(self.next, end, ahead)
             } else {
                 // A larger read waits for its earlier bios, not for other readers.
-                let Some(handle) = self.file.try_start(self.next, self.end, ahead) else { return };
+                let Some(handle) = self.file.try_start(self.next, end, ahead) else { return };
                 handle
             };
             self.next = handle.range.end;

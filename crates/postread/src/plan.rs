@@ -9,6 +9,7 @@ use std::sync::Arc;
 use postread_io::Source;
 use postread_verity::TrustedDescriptor;
 
+use crate::auto::StepCost;
 use crate::inputs::InputBlocks;
 use crate::step::Step;
 
@@ -173,6 +174,8 @@ pub(crate) struct PlannedStep {
 /// Where a file's bytes lie and the steps that they go through, in order.
 #[derive(Clone)]
 pub struct Plan {
+    /// What the steps have cost so far, for the policy `auto`.
+    pub(crate) cost: Arc<StepCost>,
     pub(crate) map: Arc<dyn Mapping>,
     pub(crate) steps: Vec<PlannedStep>,
     len: u64,
@@ -183,7 +186,7 @@ pub struct Plan {
 impl Plan {
     /// A file of `len` bytes that lies where `map` says, without any step.
     pub fn new(map: Arc<dyn Mapping>, len: u64) -> Self {
-        Self { map, steps: Vec::new(), len, unit: 1, trusted: None }
+        Self { cost: Arc::default(), map, steps: Vec::new(), len, unit: 1, trusted: None }
     }
 
     /// Adds a step that needs nothing but the bytes themselves, such as a decryption.

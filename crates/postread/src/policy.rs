@@ -6,6 +6,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueuePolicy {
+    /// Decided for each bio, from what has been measured: see [`auto`](crate::auto).
+    Auto,
     /// On the thread that completed the bio.
     #[default]
     Inline,
@@ -31,21 +33,21 @@ impl QueuePolicy {
     /// Unbound, at normal priority, as many items at once as there are CPUs.
     pub const UNBOUND: Self = Self::Unbound { high_priority: false, max_active: 0 };
 
-    /// The same policy in the high-priority pools (`Inline` has none, and stays what it is).
+    /// The same policy in the high-priority pools (`Inline` and `Auto` have none, and stay what they are).
     #[must_use]
     pub fn high_priority(self) -> Self {
         match self {
-            Self::Inline => Self::Inline,
+            Self::Inline | Self::Auto => self,
             Self::Bound { max_active, .. } => Self::Bound { high_priority: true, max_active },
             Self::Unbound { max_active, .. } => Self::Unbound { high_priority: true, max_active },
         }
     }
 
-    /// The same policy with another max_active (`Inline` has none, and stays what it is).
+    /// The same policy with another max_active (`Inline` and `Auto` have none, and stay what they are).
     #[must_use]
     pub fn max_active(self, max_active: usize) -> Self {
         match self {
-            Self::Inline => Self::Inline,
+            Self::Inline | Self::Auto => self,
             Self::Bound { high_priority, .. } => Self::Bound { high_priority, max_active },
             Self::Unbound { high_priority, .. } => Self::Unbound { high_priority, max_active },
         }
@@ -55,6 +57,7 @@ impl QueuePolicy {
 impl fmt::Display for QueuePolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, high) = match self {
+            Self::Auto => ("auto", false),
             Self::Inline => ("inline", false),
             Self::Bound { high_priority, .. } => ("bound", *high_priority),
             Self::Unbound { high_priority, .. } => ("unbound", *high_priority),

@@ -106,6 +106,7 @@ impl FileReader {
         match begin(&self.file, &self.stream, offset, want) {
             Begun::Rest(chunk) => Ok(Some(chunk)),
             Begun::Bio { handle, ahead } => {
+                handle.help(|| lock(&self.stream).to_run());
                 let first = self.file.good_part(handle.wait(), offset, u64::MAX);
                 let again = ahead && first.as_ref().is_err_and(|e| e.kind() == FailureKind::Io);
                 if !again {

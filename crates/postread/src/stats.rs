@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use postread_io::Priority;
 
+use crate::auto::AutoStats;
 use crate::latency::{Latency, Recorder};
 use crate::stamps::{BioFate, BioKind, BioRecord};
 
@@ -260,6 +261,8 @@ pub struct EngineStats {
     pub read_ahead: BioStats,
     /// Bios of hash blocks.
     pub tree: BioStats,
+    /// What the policy `auto` has done, where that is the policy.
+    pub auto: Option<AutoStats>,
 }
 
 impl EngineStats {
@@ -287,6 +290,10 @@ impl EngineStats {
             demand: self.demand.since(&earlier.demand),
             read_ahead: self.read_ahead.since(&earlier.read_ahead),
             tree: self.tree.since(&earlier.tree),
+            auto: self.auto.as_ref().map(|auto| match &earlier.auto {
+                Some(earlier) => auto.since(earlier),
+                None => auto.clone(),
+            }),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::engine::flight::Flight;
 use crate::file::{Chunk, FileInner, Handle};
 
 #[derive(Default)]
@@ -21,6 +22,11 @@ impl Stream {
     /// Keeps what a read left of its bio.
     pub(crate) fn keep(&mut self, rest: Chunk) {
         self.rest = Some(rest);
+    }
+
+    /// The first bio read ahead whose steps nobody has begun.
+    pub(crate) fn to_run(&self) -> Option<Arc<Flight>> {
+        self.window.iter().find_map(Handle::to_run)
     }
 
     /// The reader has read up to `offset`.

@@ -108,6 +108,12 @@ impl Idle {
         self.wanted(self.word.load(Ordering::Relaxed))
     }
 
+    /// Would [`Idle::notify`] wake a sleeper? A hint, without the fence.
+    pub(crate) fn has_ready(&self) -> bool {
+        let word = self.word.load(Ordering::Relaxed);
+        word >= IDLE && self.wanted(word)
+    }
+
     #[cold]
     fn wake(&self) -> Wake {
         let mut sleepers = lock(&self.sleepers);

@@ -3,18 +3,18 @@
 //! A mode describes its work to a level as one pass over blocks and *masks* of equal number (tweaks, chained
 //! ciphertext, counters), so that XORs happen while a block is in a register. Every level processes any count.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod aesni;
 mod portable;
-#[cfg(any(not(target_arch = "x86_64"), test))]
+#[cfg(any(not(all(target_arch = "x86_64", not(postread_portable))), test))]
 mod rustcrypto;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod vaes256;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod vaes512;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod vector;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod x86;
 
 use alloc::boxed::Box;
@@ -46,10 +46,10 @@ pub(crate) struct AesKey {
 #[derive(Clone)]
 enum Keys {
     Portable(Box<SlicedKeys>),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     X86(x86::X86Key),
     /// The crate's instructions, which no level turns off: [`Platform::Portable`] is the only one there.
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
     Crate(rustcrypto::CrateKey),
 }
 
@@ -57,7 +57,7 @@ enum Keys {
 macro_rules! dispatch {
     ($self:ident, $method:ident $(::<$generic:tt>)? ($($argument:expr),*), $otherwise:expr) => {
         match &$self.keys {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Keys::X86(key) => key.$method $(::<$generic>)? ($($argument),*),
             _ => $otherwise,
         }
@@ -71,11 +71,11 @@ impl AesKey {
     ///
     /// On any other length: the modes have refused it.
     pub(crate) fn new(key: &[u8], platform: Platform) -> Self {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
         if let Some(key) = x86::X86Key::new(key, platform) {
             return AesKey { keys: Keys::X86(key) };
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
         if let Some(key) = rustcrypto::CrateKey::new(key) {
             return AesKey { keys: Keys::Crate(key) };
         }
@@ -89,9 +89,9 @@ impl AesKey {
     pub(crate) fn encrypt_blocks(&self, blocks: &mut [Block]) {
         match &self.keys {
             Keys::Portable(keys) => blocks.chunks_mut(portable::BATCH).for_each(|batch| keys.encrypt(batch)),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Keys::X86(key) => key.encrypt_blocks(blocks),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
             Keys::Crate(key) => key.encrypt_blocks(blocks),
         }
     }
@@ -100,9 +100,9 @@ impl AesKey {
     pub(crate) fn decrypt_blocks(&self, blocks: &mut [Block]) {
         match &self.keys {
             Keys::Portable(keys) => blocks.chunks_mut(portable::BATCH).for_each(|batch| keys.decrypt(batch)),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
             Keys::X86(key) => key.decrypt_blocks(blocks),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
             Keys::Crate(key) => key.decrypt_blocks(blocks),
         }
     }

@@ -12,7 +12,7 @@ use crate::sha2_many::Common;
 
 fn kernels() -> Vec<Kernel> {
     let mut kernels = Vec::from([Kernel::Portable, Kernel::Single]);
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     {
         let top = Platform::detect();
         let levels: [(bool, &[Kernel]); 3] = [

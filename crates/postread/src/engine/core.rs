@@ -5,6 +5,7 @@ use postread_sys::contain;
 
 use super::config::EngineConfig;
 use super::dispatch::Dispatch;
+use crate::auto::Auto;
 use crate::error::EngineError;
 use crate::stamps::BioRecord;
 use crate::stats::Stats;
@@ -26,9 +27,14 @@ impl Core {
         })
     }
 
-    /// The time, where it is measured; else 0.
+    /// The time, where somebody needs it; else 0.
     pub(crate) fn stamp(&self) -> u64 {
-        if self.config.measure { postread_sys::stamp_ns() } else { 0 }
+        if self.config.measure || self.auto().is_some() { postread_sys::stamp_ns() } else { 0 }
+    }
+
+    /// The state of the policy `auto`.
+    pub(crate) fn auto(&self) -> Option<&Auto> {
+        self.dispatch.auto()
     }
 
     /// The kernel's id of this thread, where somebody wants to know; else 0.

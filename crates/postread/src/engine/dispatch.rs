@@ -2,6 +2,7 @@
 
 use postread_workqueue::{Pools, Work, Workqueue, WqFlags};
 
+use crate::auto::{Auto, Way};
 use crate::error::EngineError;
 use crate::policy::QueuePolicy;
 
@@ -10,6 +11,7 @@ pub(crate) enum Dispatch {
     Inline,
     Bound(Workqueue),
     Unbound(Workqueue),
+    Auto(Box<Auto>),
 }
 
 impl Dispatch {
@@ -32,16 +34,33 @@ impl Dispatch {
             QueuePolicy::Unbound { high_priority, max_active } => {
                 Self::Unbound(alloc("postread_unbound", WqFlags::UNBOUND, high_priority, max_active)?)
             }
+            QueuePolicy::Auto => Self::Auto(Box::new(Auto::new(pools, |bound, max_active| {
+                let (name, flags) =
+                    if bound { ("postread_bound", WqFlags::PERCPU) } else { ("postread_unbound", WqFlags::UNBOUND) };
+                alloc(name, flags, false, max_active)
+            })?)),
         })
     }
 
-    /// Queues `work`, bound to `cpu` if the policy is. False where it is not queued: the caller is to run it.
-    pub(crate) fn queue(&self, cpu: u32, work: &Work) -> bool {
+    /// Queues `work`, bound to `cpu` if the policy is; with `auto`, the way that was decided on. False where it is not
+    /// queued: the caller is to run it.
+    pub(crate) fn queue(&self, cpu: u32, work: &Work, decided: Option<Way>) -> bool {
+        // A CPU outside the affinity mask has no pool: the item runs near the one that queues it.
+        let bound = |wq: &Workqueue| wq.queue_on(cpu, work).unwrap_or_else(|_| wq.queue(work));
+        match (self, decided) {
+            (Self::Inline, _) | (Self::Auto(_), None) => false,
+            (Self::Bound(wq), _) => bound(wq),
+            (Self::Unbound(wq), _) => wq.queue(work),
+            (Self::Auto(auto), Some(Way::Bound)) => bound(auto.queue(Way::Bound)),
+            (Self::Auto(auto), Some(way)) => auto.queue(way).queue(work),
+        }
+    }
+
+    /// The state of the policy `auto`.
+    pub(crate) fn auto(&self) -> Option<&Auto> {
         match self {
-            Self::Inline => false,
-            // A CPU outside the affinity mask has no pool: the item runs near the one that queues it.
-            Self::Bound(wq) => wq.queue_on(cpu, work).unwrap_or_else(|_| wq.queue(work)),
-            Self::Unbound(wq) => wq.queue(work),
+            Self::Auto(auto) => Some(auto),
+            _ => None,
         }
     }
 
@@ -49,6 +68,7 @@ impl Dispatch {
         match self {
             Self::Inline => None,
             Self::Bound(wq) | Self::Unbound(wq) => Some(wq),
+            Self::Auto(auto) => Some(auto.queue(Way::Unbound)),
         }
     }
 }

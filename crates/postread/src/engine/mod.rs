@@ -16,6 +16,7 @@ pub use config::EngineConfig;
 pub(crate) use core::Core;
 pub(crate) use open_count::OpenCount;
 
+use crate::auto::Submitting;
 use crate::error::EngineError;
 use crate::inputs::{HashBio, LaunchesHashBios};
 use crate::policy::QueuePolicy;
@@ -40,6 +41,7 @@ impl EngineInner {
     pub(crate) fn launch(self: &Arc<Self>, launch: Launch) -> Arc<Flight> {
         let idle = self.idle().0.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let flight = idle.unwrap_or_else(Flight::new);
+        let _submitting = self.core.auto().map(|_| Submitting::begin());
         flight.start(&self.core, self, launch);
         flight
     }
@@ -90,10 +92,10 @@ impl Engine {
 
     /// What was counted so far.
     pub fn stats(&self) -> EngineStats {
-        self.0.core.stats.snapshot()
+        EngineStats { auto: self.0.core.auto().map(|auto| auto.stats()), ..self.0.core.stats.snapshot() }
     }
 
-    /// The workqueue that items are queued to; none with the policy inline.
+    /// The workqueue that items are queued to, with `auto` the unbound one; none with the policy inline.
     pub fn workqueue(&self) -> Option<&postread_workqueue::Workqueue> {
         self.0.core.dispatch.workqueue()
     }

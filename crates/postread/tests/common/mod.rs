@@ -81,6 +81,7 @@ pub fn linear(source: Arc<dyn Source>, len: u64) -> Arc<dyn Mapping> {
 
 pub fn policies() -> Vec<QueuePolicy> {
     vec![
+        QueuePolicy::Auto,
         QueuePolicy::Inline,
         QueuePolicy::BOUND,
         QueuePolicy::UNBOUND,

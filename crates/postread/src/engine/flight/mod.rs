@@ -20,6 +20,7 @@ use postread_workqueue::Work;
 use super::clock::thread_cpu_ns;
 use super::dispatch::Dispatch;
 use super::{Core, OpenCount};
+use crate::auto::{Ready, Way};
 use crate::inputs::{InputBlocks, InputTimes, InputValue, LaunchesHashBios, WaitsForInputs, WantedBlock};
 use crate::plan::Plan;
 use crate::stamps::BioFate;
@@ -190,15 +191,78 @@ impl Flight {
         if !steps || self.cancelled.load(Ordering::Acquire) || matches!(core.dispatch, Dispatch::Inline) {
             return self.run_locked(state);
         }
+        if let (Some(auto), Some(plan)) = (core.auto(), &state.plan) {
+            let data = matches!(state.sink, Sink::Reader);
+            let decided = auto.decide(&Ready {
+                cpu: state.cpu,
+                bytes: state.len,
+                cost: &plan.cost,
+                now_ns: now,
+                data,
+                reader_sleeps: data && state.reader_blocks,
+            });
+            state.decided = Some(decided);
+            match decided.way {
+                Way::Inline => return self.run_locked(state),
+                Way::Reader => {
+                    state.phase = Phase::Handed;
+                    let waker = state.waker.take();
+                    drop(state);
+                    if let Some(waker) = waker {
+                        let _ = contain(|| waker.wake());
+                    }
+                    return;
+                }
+                Way::Bound | Way::Unbound => {}
+            }
+        }
         state.phase = Phase::Queued;
         state.keep = Some(self.clone());
         state.record.queued = true;
-        let cpu = state.cpu;
+        let (cpu, way) = (state.cpu, state.decided.map(|decided| decided.way));
         drop(state);
         core.stats.add(cpu, Counter::Queued, 1);
-        if !core.dispatch.queue(cpu, &self.work) {
+        if !core.dispatch.queue(cpu, &self.work, way) {
             self.run();
         }
+    }
+
+    /// Runs the steps on this thread, a reader's, if they are left to it or no worker has begun them. False where there is
+    /// nothing to run.
+    pub(crate) fn run_here(self: &Arc<Self>) -> bool {
+        let mut state = self.lock();
+        match state.phase {
+            Phase::Handed => self.run_locked(state),
+            // A control epoch runs its policy as it is.
+            Phase::Queued if state.decided.is_some_and(|decided| !decided.control) => {
+                drop(state);
+                if !self.work.cancel() {
+                    return false;
+                }
+                state = self.lock();
+                if let Some(decided) = &mut state.decided {
+                    decided.taken_back = true;
+                }
+                self.run_locked(state);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// This thread is about to sleep until the flight is done.
+    pub(crate) fn reader_blocks(&self) {
+        self.lock().reader_blocks = true;
+    }
+
+    /// Whether its steps are left to the reader.
+    pub(crate) fn is_handed(&self) -> bool {
+        self.lock().phase == Phase::Handed
+    }
+
+    /// Whether [`Flight::run_here`] would find something to run.
+    pub(crate) fn waits_for_a_thread(&self) -> bool {
+        matches!(self.lock().phase, Phase::Handed | Phase::Queued)
     }
 
     /// All steps, in one go. Nothing here waits.
@@ -210,13 +274,14 @@ impl Flight {
         let keep = state.keep.take();
         let (Some(core), Some(plan)) = (state.core.clone(), state.plan.clone()) else { return };
         // Run once, whoever comes first: the worker, or the reader that took it back.
-        if !matches!(state.phase, Phase::InFlight | Phase::Queued) {
+        if !matches!(state.phase, Phase::InFlight | Phase::Queued | Phase::Handed) {
             return;
         }
         state.phase = Phase::Running;
         let measure = core.config.measure;
+        let started_ns = core.stamp();
+        state.record.times.started_ns = started_ns;
         if measure {
-            state.record.times.started_ns = core.stamp();
             state.record.run_cpu = current_cpu();
             state.record.running_thread = core.thread_id();
         }
@@ -243,6 +308,9 @@ impl Flight {
             }
         }
         let checked = bio.checked_blocks;
+        if core.auto().is_some() {
+            plan.cost.measured(len, core.stamp().saturating_sub(started_ns));
+        }
         let cpu_ns = if measure { thread_cpu_ns().saturating_sub(began) } else { 0 };
 
         let counter = if tree { Counter::TreeBlocks } else { Counter::DataBlocks };
@@ -261,10 +329,14 @@ impl Flight {
     }
 
     fn finish(&self, mut state: MutexGuard<'_, State>, core: &Arc<Core>) {
+        let ran = state.phase == Phase::Running && !self.cancelled.load(Ordering::Acquire);
         state.phase = Phase::Done;
         // The inputs have served; holding them would keep evicted blocks alive.
         state.inputs.clear();
         state.record.times.ended_ns = core.stamp();
+        if let (Some(decided), Some(auto)) = (state.decided.take(), core.auto()) {
+            auto.ended(&decided, state.record.times.started_ns, state.record.times.ended_ns, ran);
+        }
         let cpu = state.cpu;
         let failed = !state.statuses.is_good();
         let open = state.open.take();
@@ -357,8 +429,13 @@ impl Flight {
         let mut state = self.lock();
         let ended =
             Ended { offset: state.offset, buf: state.take_buf(), statuses: std::mem::take(&mut state.statuses) };
-        if let Some(core) = state.core.clone().filter(|core| core.config.measure) {
+        let core = state.core.clone().filter(|core| core.config.measure || core.auto().is_some());
+        if let Some(core) = core {
             state.record.times.delivered_ns = core.stamp();
+            if let Some(auto) = core.auto() {
+                let times = &state.record.times;
+                auto.delivered(state.len, times.delivered_ns.saturating_sub(times.wanted_ns));
+            }
             state.record.reading_thread = core.thread_id();
             let record = state.close_record(BioFate::Delivered);
             drop(state);
@@ -372,13 +449,13 @@ impl Flight {
     /// The reader has gone: what is queued is taken back; what runs ends alone, with its own buffer.
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
-        let (queued, submitted, waker, over) = {
+        let (phase, submitted, waker, over) = {
             let mut state = self.lock();
             let submitted: Vec<_> = state.pieces.iter().filter_map(|p| Some((p.source.clone()?, p.id?))).collect();
             // One that is not over is recorded as cancelled when it is.
             let record = if state.phase == Phase::Done { state.close_record(BioFate::Unused) } else { None };
             let over = record.and_then(|record| Some((state.core.clone()?, record)));
-            (state.phase == Phase::Queued, submitted, state.waker.take(), over)
+            (state.phase, submitted, state.waker.take(), over)
         };
         if let Some((core, record)) = over {
             core.record(&record);
@@ -389,7 +466,7 @@ impl Flight {
                 drop(source);
             });
         }
-        if queued && self.work.cancel() {
+        if phase == Phase::Handed || phase == Phase::Queued && self.work.cancel() {
             self.run();
         }
         // The last handle of a task, perhaps, whose destructor is others' code.

@@ -8,6 +8,7 @@ use postread_io::{Bio, BioId, BlockStatus, Buf, Permit, Priority, Source, Status
 use postread_sys::contain;
 
 use super::{Flight, Launch, Sink};
+use crate::auto::Decided;
 use crate::engine::{Core, OpenCount};
 use crate::inputs::InputBlocks;
 use crate::plan::{PieceAt, Plan, StepInputs};
@@ -34,6 +35,8 @@ pub(super) enum Phase {
     Idle,
     InFlight,
     Queued,
+    /// Ready, and left to its reader.
+    Handed,
     Running,
     Done,
 }
@@ -58,6 +61,10 @@ pub(super) struct State {
     pub(super) waker: Option<Waker>,
     /// Keeps the flight alive while only its work item knows it.
     pub(super) keep: Option<Arc<Flight>>,
+    /// A thread sleeps until this flight is done, and will run its steps if they are left to it.
+    pub(super) reader_blocks: bool,
+    /// What the policy `auto` decided.
+    pub(super) decided: Option<Decided>,
     /// The CPU of the last completion.
     pub(super) cpu: u32,
     /// What is filled in on the way, where it is measured.
@@ -99,6 +106,8 @@ impl State {
             self.record.times.wanted_ns = self.record.times.submitted_ns;
         }
         self.recorded = false;
+        self.decided = None;
+        self.reader_blocks = false;
 
         // Mappings, sources and steps are others' code.
         let laid_out = contain(|| {
