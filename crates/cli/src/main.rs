@@ -55,6 +55,8 @@ enum Command {
     Measure(commands::measure::MeasureArgs),
     /// Enable fs-verity on a file
     Enable(commands::enable::EnableArgs),
+    /// Measure the queue policies on a file, and show what `auto` settles on and why
+    Tune(commands::tune::TuneArgs),
     /// Run experiments: the kernel patches' measurements, on this machine
     Lab(commands::lab::LabArgs),
 }
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Sign(args) => commands::sign::run(&args),
         Command::Measure(args) => commands::measure::run(&args),
         Command::Enable(args) => commands::enable::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
         Command::Lab(args) => commands::lab::run(&args),
     };
     match result {

@@ -64,7 +64,7 @@ fn good_files_of_every_shape() {
             let with_params: Vec<String> = TREE.iter().chain(options).map(|&o| o.to_owned()).collect();
             let with_params: Vec<&str> = with_params.iter().map(String::as_str).collect();
             for rest in [&with_params[..], &["--merkle-tree", "tree", "--descriptor", "desc"], options] {
-                for queue in ["inline", "bound", "unbound"] {
+                for queue in ["inline", "bound", "unbound", "auto"] {
                     let rest = [rest, &["--queue", queue]].concat();
                     let output = m.postread("verify", &rest);
                     assert_eq!(code(&output), 0, "{len} {rest:?}: {output:?}");
@@ -128,7 +128,7 @@ fn every_bad_block_is_told_and_mapped() {
 fn cat_stops_before_the_first_bad_byte() {
     let Some(m) = made(1_000_000, &[]) else { return };
     m.damage("f", 700_000);
-    for queue in ["inline", "bound", "unbound"] {
+    for queue in ["inline", "bound", "unbound", "auto"] {
         let output = m.postread("cat", &["--merkle-tree", "tree", "--queue", queue]);
         assert_eq!(code(&output), 1);
         assert!(output.stdout == m.bytes[..700_000 / 4096 * 4096], "{}", output.stdout.len());

@@ -402,10 +402,11 @@ impl Workqueue {
         self.inner().flags
     }
 
-    /// Whether a worker of the queue's (first) pool is idle, none is already waking, and one more may run: whether an item
+    /// Whether a worker of the pool that serves the caller's CPU is idle, none is already waking, and one more may run: whether an item
     /// queued now would wake it. A hint, for policies that choose where to run something.
     pub fn has_idle_worker(&self) -> bool {
-        self.inner().pools[0].idle.has_ready()
+        let inner = self.inner();
+        inner.layouts.current().pool_of(inner.here()).idle.has_ready()
     }
 
     /// Totals, latency histograms, and the state of the pools that the queue's items run on. Counters only grow, and a

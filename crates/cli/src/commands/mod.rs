@@ -16,5 +16,6 @@ mod ls_tree;
 pub(crate) mod measure;
 mod path_tree;
 pub(crate) mod sign;
+pub(crate) mod tune;
 pub(crate) mod verify;
 mod verify_image;

@@ -10,3 +10,4 @@ mod manual;
 mod outputs;
 mod schemas;
 mod sign;
+mod tune;

@@ -19,7 +19,8 @@ fn options(text: &str) -> BTreeSet<String> {
 #[test]
 fn pages_and_help_agree() {
     let at = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for command in ["digest", "check", "sign", "measure", "enable", "inspect", "ls", "key", "extract", "cat", "verify"]
+    for command in
+        ["digest", "check", "sign", "measure", "enable", "inspect", "ls", "key", "extract", "cat", "verify", "tune"]
     {
         let what = if command == "key" { vec!["key", "id", "--help"] } else { vec![command, "--help"] };
         let help = options(&expect(&postread(at, &what), 0));
