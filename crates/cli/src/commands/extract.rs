@@ -1,4 +1,4 @@
-//! `postread extract`: a tree out of an image, or its ciphertext, or a tree out of that.
+//! `postread extract`: a tree from an image, its ciphertext, or a tree from saved ciphertext.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -31,33 +31,33 @@ pub(crate) struct ExtractArgs {
     #[command(flatten)]
     image: ImageArgs,
     /// Save encrypted files as they are, with what a key needs to restore them later
-    #[arg(long, conflicts_with_all = ["from_ciphertext", "keep_going", "privileged", "digests", "jobs"])]
+    #[arg(long, help_heading = "Saved ciphertext", conflicts_with_all = ["from_ciphertext", "keep_going", "privileged", "digests", "jobs"])]
     ciphertext: bool,
     /// Restore what --ciphertext saved in SAVED
-    #[arg(long, value_name = "SAVED", conflicts_with_all = ["part", "offset", "ignore_checksums", "digests", "require_digests", "passphrase_file"])]
+    #[arg(long, value_name = "SAVED", help_heading = "Saved ciphertext", conflicts_with_all = ["part", "offset", "ignore_checksums", "digests", "require_digests", "passphrase_file"])]
     from_ciphertext: Option<PathBuf>,
     /// Trusted digests of files, as `fsverity digest` prints them, with their paths in the image
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", help_heading = "Trust")]
     digests: Option<PathBuf>,
-    /// A file with fs-verity that has no digest in the list fails
-    #[arg(long, requires = "digests")]
+    /// Fail each file with fs-verity that has no digest in the list
+    #[arg(long, help_heading = "Trust", requires = "digests")]
     require_digests: bool,
     /// Keep the good parts of damaged files, with holes where bad blocks were
-    #[arg(long)]
+    #[arg(long, help_heading = "Extraction")]
     keep_going: bool,
-    /// Also set-id bits, device nodes, and extended attributes other than user.* and access control lists
-    #[arg(long)]
+    /// Extract also set-id bits, device nodes, and extended attributes other than user.* and access control lists
+    #[arg(long, help_heading = "Extraction")]
     privileged: bool,
-    /// Files written at once [default: the number of CPUs]
-    #[arg(long, value_name = "N", value_parser = parse_jobs)]
+    /// Write this many files at once [default: the number of CPUs]
+    #[arg(long, value_name = "N", help_heading = "Extraction", value_parser = parse_jobs)]
     jobs: Option<usize>,
     #[command(flatten)]
     read: ReadOptions,
     /// Print a report in JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
     /// Print no summary and show no progress
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }
 

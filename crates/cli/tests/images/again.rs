@@ -203,8 +203,8 @@ fn what_is_there_is_kept_where_it_is_better() {
         let args = ["extract", image, "/enc", "-C", "out", "--key", &key, "--keep-going"];
         let output = postread(dir.path(), &args);
         expect(&output, 1);
-        let told = stderr(&output).contains("of the existing file");
-        assert_eq!(told, kept, "{image} {output:?}");
+        let reported = stderr(&output).contains("of the existing file");
+        assert_eq!(reported, kept, "{image} {output:?}");
         fs::read(&path).unwrap()
     };
     expect(&postread(dir.path(), &["extract", &image, "/enc", "-C", "out", "--key", &key]), 0);

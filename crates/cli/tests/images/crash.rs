@@ -98,7 +98,7 @@ fn killed_at_any_call_the_next_run_completes() {
     let extract = |out: &str| postread(dir.path(), &["extract", "-q", "image", "-C", out]);
     expect(&extract("good"), 0);
     let (good, out) = (listing(&dir.path().join("good")), dir.path().join("out"));
-    if let Some(why) = Some(killed_at("getpid", 1_000_000)).filter(|output| !output.status.success()) {
+    if let Some(why) = Some(killed_at("getpid", 60_000)).filter(|output| !output.status.success()) {
         return postread_tests::skip(format!("strace: {}", stderr(&why)));
     }
     fs::remove_dir_all(&out).unwrap();

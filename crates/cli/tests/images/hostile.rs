@@ -48,10 +48,10 @@ fn names_and_links_do_not_lead_out() {
     let Some(()) = edited(dir.path(), &edits) else { return };
     let output = postread(dir.path(), &["extract", "image", "-C", "out"]);
     expect(&output, 2);
-    for told in
+    for message in
         ["contains a slash", "contains a NUL", "QQdirQQ0: refused: its directory has a second entry of this name"]
     {
-        assert!(stderr(&output).contains(told), "{output:?}");
+        assert!(stderr(&output).contains(message), "{output:?}");
     }
     assert_eq!(fs::read_to_string(outside.join("victim")).unwrap(), "untouched");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
@@ -242,7 +242,7 @@ fn damaged_images_end_with_an_error() {
             let code = output.status.code();
             assert!(matches!(code, Some(0..=5)), "{cut} {command:?} {output:?}");
             assert!(!stderr(&output).contains("panicked"), "{cut} {command:?} {output:?}");
-            // A cut metadata area is told; further behind only contents are missing.
+            // A cut metadata area is reported; later only contents are missing.
             assert!(cut > 2_000_000 || code != Some(0) || command[0] != "extract", "{cut} {command:?}");
         }
     }
@@ -267,7 +267,7 @@ fn thousands_of_directories_one_in_the_other() {
     postread_tests::run(&mut command);
     let mut script = String::new();
     for level in 0..DEEP {
-        // Before and behind the next level, in the order of the directory.
+        // Before and after the next level, in the order of the directory.
         script += &format!(
             "mkdir deep\nsymlink b level-{level}\nset_inode_field deep mode 040500\nset_inode_field deep mtime 86400\ncd deep\n"
         );
@@ -301,7 +301,7 @@ fn thousands_of_directories_one_in_the_other() {
     postread_tests::run(Command::new("bash").current_dir(&dir).args(["-c", "chmod -R u+w out again; rm -r out again"]));
 }
 
-/// The number that stands for no user and no group, as an owner: told, and the rest is put down.
+/// The number that stands for no user and no group, as an owner: reported, and the rest is extracted.
 #[test]
 fn owners_that_nobody_can_be() {
     let dir = tempfile::tempdir().unwrap();
@@ -350,10 +350,10 @@ fn an_access_control_list_that_is_none() {
     postread_tests::run(&mut command);
     let output = postread(dir.path(), &["extract", "image", "-C", "out"]);
     expect(&output, 2);
-    let told = stderr(&output);
+    let messages = stderr(&output);
     assert!(
-        told.contains("file: its extended attribute system.posix_acl_access: the kernel takes no such value"),
-        "{told}"
+        messages.contains("file: its extended attribute system.posix_acl_access: the kernel rejects its value"),
+        "{messages}"
     );
     assert_eq!(fs::metadata(dir.path().join("out/file")).unwrap().mtime(), 86400);
 }

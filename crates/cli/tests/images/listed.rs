@@ -37,9 +37,9 @@ fn what_stands_in_the_place_of_a_listed_file_fails() {
     expect(&postread(dir.path(), &["extract", &image, "-C", "odd-out", "--digests=odd"]), 1);
 }
 
-/// A file of several names is held to the digests of all.
+/// A file of several names is checked against the digests of all.
 #[test]
-fn all_names_of_a_file_are_held_to_their_lines() {
+fn all_names_of_a_file_are_checked_against_their_lines() {
     let dir = tempfile::tempdir().unwrap();
     let image = unpack(dir.path(), "verity");
     let requests = ["ln /v/f4096 /v/zzz", "ln /v/f4096 /v/aaa", "set_inode_field /v/f4096 links_count 3"];

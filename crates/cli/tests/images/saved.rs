@@ -31,8 +31,8 @@ fn damaged_ciphertext_is_found() {
             let args = ["extract", "--from-ciphertext", "saved", "-C", &out, "--key", &key];
             let output = postread(dir.path(), &[&args[..], keep_going].concat());
             expect(&output, 1);
-            let told = format!("saved/data/{}: ", inode.ino);
-            assert!(stderr(&output).contains(&told) && stderr(&output).contains("f65537: "), "{i} {output:?}");
+            let message = format!("saved/data/{}: ", inode.ino);
+            assert!(stderr(&output).contains(&message) && stderr(&output).contains("f65537: "), "{i} {output:?}");
             assert_eq!(manifest(&dir.path().join(out)), left, "{i}");
         }
     }
@@ -44,8 +44,8 @@ fn damaged_ciphertext_is_found() {
     for replaced in [true, false] {
         let output = postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]);
         expect(&output, 0);
-        let told = format!("data/{}: the existing file differs from the image: replaced", inode.ino);
-        assert_eq!(stderr(&output).contains(&told), replaced, "{output:?}");
+        let message = format!("data/{}: the existing file differs from the image: replaced", inode.ino);
+        assert_eq!(stderr(&output).contains(&message), replaced, "{output:?}");
         assert!(fs::read(&saved).unwrap() == good);
     }
     let args = ["extract", "--from-ciphertext", "saved", "-C", "again", "--key", &key];
@@ -62,9 +62,9 @@ fn sealed(text: &str) -> String {
     format!("{text}{{\"lines\":{},\"sha256\":\"{sha256}\"}}\n", lines.len())
 }
 
-/// A manifest that was cut off, at a line or within one, or changed, is told; what is there is restored if asked for.
+/// A manifest that was cut off, at a line or within one, or changed, is reported; what is there is restored if asked for.
 #[test]
-fn a_manifest_that_is_not_whole_is_told() {
+fn a_manifest_that_is_not_complete_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
     expect(&postread(dir.path(), &["extract", "--ciphertext", &image, "/enc", "-C", "saved"]), 0);
@@ -101,7 +101,7 @@ fn a_manifest_that_is_not_whole_is_told() {
         expect(&output, status);
         assert!(fs::read_dir(dir.path().join(format!("out{i}"))).unwrap().count() > 3, "{what}");
     }
-    // A broken line is named, with its inode; contents that nothing names are told.
+    // A broken line is named, with its inode; contents that nothing names are reported.
     let entry = lines[3];
     let inode = serde_json::from_str::<serde_json::Value>(entry).unwrap()["inode"].to_string();
     let broken = text.replacen(entry, &entry.replacen("\"mode\":", "\"other\":", 1), 1);
@@ -184,16 +184,17 @@ fn missing_ciphertext_is_malformed_input() {
     let left: String =
         text_of("tree.manifest").lines().filter(|l| !l.ends_with("/f65537")).map(|l| format!("{l}\n")).collect();
     fs::remove_file(&saved).unwrap();
-    for (out, told) in [("missing", "missing: what was saved is not complete"), ("directory", "not a regular file")] {
+    for (out, message) in [("missing", "missing: what was saved is not complete"), ("directory", "not a regular file")]
+    {
         let output = postread(dir.path(), &["extract", "--from-ciphertext", "saved", "-C", out, "--key", &key]);
         expect(&output, 2);
-        assert!(stderr(&output).contains(&format!("saved/data/{}: {told}", inode.ino)), "{}", stderr(&output));
+        assert!(stderr(&output).contains(&format!("saved/data/{}: {message}", inode.ino)), "{}", stderr(&output));
         assert_eq!(manifest(&dir.path().join(out)), left);
         let _ = fs::create_dir(&saved);
     }
 }
 
-/// What is not encrypted is not saved, and that is said.
+/// What is not encrypted is not saved, and that is reported.
 #[test]
 fn what_is_left_out_is_counted() {
     let dir = tempfile::tempdir().unwrap();

@@ -125,10 +125,11 @@ fn names_that_the_target_equates_are_refused() {
         fs::create_dir(&out).unwrap();
         for run in 0..3 {
             let output = postread(dir.path(), &["extract", "image", "-C", out.to_str().unwrap(), "--jobs=4"]);
-            let told = stderr(&output);
-            let context = || format!("{} run {run}: {told}", target.kind);
+            let messages = stderr(&output);
+            let context = || format!("{} run {run}: {messages}", target.kind);
             assert!(output.status.code().is_some_and(|code| code != 0 && code != 101), "{}", context());
-            let refused = |name: &str| told.contains(&format!("{name}: refused: this directory has the name already"));
+            let refused =
+                |name: &str| messages.contains(&format!("{name}: refused: this directory has the name already"));
             let count = |names: &[&str]| names.iter().filter(|name| refused(name)).count();
             // NTFS so mounted lists no name as it was given: then nothing is known to be from before.
             if target.kind != "ntfs" || run == 0 {
