@@ -24,7 +24,8 @@ use crate::pool::Pool;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WqAttrs {
-    /// The nice value of the workers. `None`: as the queue's `HIGHPRI` flag says.
+    /// The nice value of the workers. `None`: as the queue's `HIGHPRI` flag says. One below the process's own needs a
+    /// privilege (`CAP_SYS_NICE` or `RLIMIT_NICE`); without it the workers keep that of the process.
     pub nice: Option<i32>,
     /// The CPUs that workers may run on. `None`: all CPUs of the pools.
     pub cpumask: Option<CpuSet>,

@@ -91,8 +91,8 @@ impl Config {
         self
     }
 
-    /// After how long the monitor takes notice of an item that others wait behind: of one that sleeps without having said
-    /// so with [`blocking`](crate::blocking), and of one that hogs a bound pool's CPU. It then counts as `blocking`. 10 ms
+    /// After how long the monitor takes notice of an item that holds up others: one that sleeps without having said so
+    /// with [`blocking`](crate::blocking), or one that hogs a bound pool's CPU. It then counts as `blocking`. 10 ms
     /// to begin with, as the kernel's `workqueue.cpu_intensive_thresh_us`; zero turns this off.
     pub fn cpu_intensive_thresh(mut self, thresh: Duration) -> Config {
         self.cpu_intensive_thresh = thresh;

@@ -133,7 +133,8 @@ pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
 /// Runs `f`, which waits (for I/O, a lock, another item), and lets another worker of the pool go on meanwhile.
 ///
 /// A bound pool runs one worker at a time, an unbound pool as many as there are CPUs; the kernel sees for itself when a
-/// worker sleeps, a user-space pool has to be told. An item that waits without saying so holds up the items behind it.
+/// worker sleeps, a user-space pool does not. An item that waits without saying so holds up the items after it, until the
+/// monitor notices ([`Config::cpu_intensive_thresh`](crate::Config::cpu_intensive_thresh)).
 /// Outside of a worker this only calls `f`. It nests. Waiting with this crate's own `flush`, `drain` and `cancel_sync`
 /// needs no `blocking` around it.
 ///

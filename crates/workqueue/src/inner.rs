@@ -221,8 +221,7 @@ impl WqInner {
         }
     }
 
-    /// Takes a place for an item that its caller runs at once. The colour in which it counts; `None` if it is to be queued
-    /// instead.
+    /// Takes a place for an item that its caller runs at once. How it counts; `None` if it has to be queued instead.
     pub(crate) fn reserve_here(self: &Arc<Self>, node: &Node, cpu: usize) -> Option<Queued> {
         let pwq = self.pwq_of(cpu);
         let (color, _) = self.count_queued(cpu)?;

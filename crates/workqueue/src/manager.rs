@@ -22,8 +22,8 @@ use crate::report::Report;
 use crate::rescuer::Rescuer;
 use crate::sync::lock;
 
-/// How long after a failure to make a thread the next attempt is, and how long a pool fails before it calls rescuers: the
-/// kernel's `MAYDAY_INITIAL_TIMEOUT`.
+/// The time from a failure to make a thread to the next attempt, and to the first call of the rescuers: the kernel's
+/// `MAYDAY_INITIAL_TIMEOUT`.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// How often it calls them: the kernel's `MAYDAY_INTERVAL`.
@@ -45,7 +45,7 @@ pub(crate) struct Manager {
 #[derive(Default)]
 struct Rounds {
     next_cull: Option<Instant>,
-    /// Pools that get no thread, by number: when rescuers are to be called.
+    /// Pools that get no thread, by number: when to call the rescuers.
     starved: HashMap<u16, Instant>,
     monitor: Monitor,
     next_look: Option<Instant>,

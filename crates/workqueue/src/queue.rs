@@ -254,8 +254,8 @@ impl Workqueue {
     }
 
     /// Queues an item once `delay` has passed, whatever delay it waited for before: a pending item, armed or already on
-    /// a list, is taken off and queued anew. True if it was pending; false if it was idle, and is queued now unless it is
-    /// disabled or the queue is draining. With no delay it is queued at once in every state.
+    /// a list, is taken off and queued anew, also while the queue drains. True if it was pending; false if it was idle, and
+    /// is queued now unless it is disabled or the queue is draining. With no delay it is queued at once in every state.
     pub fn mod_delayed(&self, delayed: &DelayedWork, delay: Duration) -> bool {
         let state = &delayed.work().body().state;
         loop {
@@ -270,8 +270,12 @@ impl Workqueue {
                 if state.is_disabled() {
                     // A disable that came meanwhile finds nothing pending.
                     state.release();
+                } else if delay.is_zero() {
+                    // It was promised a run already, so a drain does not turn it away.
+                    let inner = self.inner();
+                    inner.queue_promised(Arc::clone(delayed.work().node()), inner.here(), None);
                 } else {
-                    self.delay_claimed(delayed.work(), delay, None);
+                    Timed::arm(self, delayed.work(), delay, None);
                 }
                 return true;
             }

@@ -1,4 +1,4 @@
-//! The rescuer: a thread that a `MEM_RECLAIM` queue is given when it is made, so that its items run even where no further
+//! The rescuer: a thread made together with a `MEM_RECLAIM` queue, so that its items run even where no further
 //! thread can be made. It runs items of its own queue only.
 
 use std::sync::{Arc, Weak};

@@ -433,7 +433,7 @@ fn threads_have_names_and_pools_show_their_priority() {
         assert!(worker.sched.run_time_ns > 0);
         assert_eq!(stats.pools[0].priority.is_some(), flags.contains(WqFlags::HIGHPRI));
         match stats.pools[0].priority {
-            Some(postread_sys::priority::HighPriority::Nice(said)) => assert_eq!(said, nice),
+            Some(postread_sys::priority::HighPriority::Nice(granted)) => assert_eq!(granted, nice),
             _ => assert_eq!(nice, postread_sys::priority::current_nice().unwrap()),
         }
         assert!(stats.group.is_some());

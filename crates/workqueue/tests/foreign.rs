@@ -1,4 +1,4 @@
-//! Foreign code: closures, destructors, whoever drops a last handle where. Nothing that a caller's code does on a worker
+//! Foreign code: closures, destructors, last handles that go anywhere. Nothing that a caller's code does on a worker
 //! may cost a worker, and no item's run may depend on which thread drops something last.
 
 mod common;
@@ -82,6 +82,29 @@ fn a_queue_whose_last_handle_an_item_holds_runs_all_its_items() {
             drop(work);
             wait_for(&count, 3);
         }
+        // And certainly by the worker.
+        for flags in BOTH {
+            let wq = pools.alloc("captured", flags, 1).unwrap();
+            let count = Arc::new(AtomicUsize::new(0));
+            let (go, may_go) = mpsc::channel::<()>();
+            let work = Work::new({
+                let (held, may_go) = (wq.clone(), Mutex::new(may_go));
+                move |_| {
+                    let _ = &held;
+                    let _ = may_go.lock().unwrap().recv();
+                }
+            });
+            wq.queue(&work);
+            for _ in 0..3 {
+                let count = Arc::clone(&count);
+                wq.spawn(move || {
+                    count.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+            drop((work, wq));
+            go.send(()).unwrap();
+            wait_for(&count, 3);
+        }
     });
 }
 
@@ -139,6 +162,21 @@ fn a_destructor_that_panics_costs_no_worker() {
                 spin(rng.below(300));
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(work)));
             }
+            // And certainly by the worker, since the other handles are gone before the function returns.
+            for _ in 0..100 {
+                let (go, may_go) = mpsc::channel::<()>();
+                let may_go = Mutex::new(may_go);
+                let bomb = Bomb;
+                let work = Work::new(move |_| {
+                    let _ = &bomb;
+                    let _ = may_go.lock().unwrap().recv();
+                });
+                wq.queue_on(cpu, &work).unwrap();
+                drop(work);
+                go.send(()).unwrap();
+            }
+            wq.flush().unwrap();
+            assert!(wq.stats().panics >= 100);
             // Of one-shot items: captured values, payloads, payloads of payloads.
             let bomb = Bomb;
             wq.spawn_on(cpu, move || drop(bomb)).unwrap();

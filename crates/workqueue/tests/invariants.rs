@@ -62,7 +62,7 @@ fn i01_an_item_runs_on_one_worker_at_a_time() {
             });
             assert!(wq.queue_on(first, &work).unwrap());
             gate.entered.recv().unwrap();
-            // Queued while it runs, on this CPU's list or another's. The items behind it there have run, so a worker has
+            // Queued while it runs, on this CPU's list or another's. The items after it there have run, so a worker has
             // come by; it waits for the run that is under way all the same.
             for cpu in [first, last] {
                 assert!(wq.queue_on(cpu, &work).unwrap());
@@ -334,8 +334,8 @@ fn i09_items_of_a_list_start_in_queueing_order() {
     within_patience(|| {
         let pools = Pools::new(config().unbound_concurrency(1)).unwrap();
         let (_, cpu) = two_cpus();
-        // An unbound pool has a list a CPU, and an item beyond max_active may come on another one when its turn comes: in
-        // order are the items of one list.
+        // An unbound pool has a list for each CPU, and an item beyond max_active may go on another one when its turn comes:
+        // the items of one list are in order.
         for (flags, limits) in [(WqFlags::PERCPU, &[0, 1, 3][..]), (WqFlags::UNBOUND, &[0, 1])] {
             for &max in limits {
                 let wq = pools.alloc("i09", flags, max).unwrap();
@@ -403,7 +403,7 @@ fn i11_work_without_a_runnable_worker_wakes_one() {
                     _ => (0..rng.below(2000)).for_each(|_| std::hint::spin_loop()),
                 }
             }
-            // The worker that runs goes to wait, with an item behind it.
+            // The running worker waits, with an item after it.
             let cpu = two_cpus().0;
             for _ in 0..100 {
                 let (answer, question) = mpsc::channel();
@@ -619,7 +619,7 @@ fn i17_a_reclaim_queue_makes_progress_when_no_thread_can_be_made() {
     within_patience(|| {
         let cpu = two_cpus().0;
         for kind in BOTH {
-            // One worker in all, and it waits for an item behind it.
+            // One worker in all, and it waits for an item after it.
             let pools = Pools::new(config().cpus(CpuSet::from_iter([cpu])).max_threads(1)).unwrap();
             let plain = pools.alloc("i17_plain", kind, 0).unwrap();
             let reclaim = pools.alloc("i17", kind | WqFlags::MEM_RECLAIM, 1).unwrap();

@@ -134,6 +134,8 @@ fn a_timer_that_fires_during_a_drain_gives_a_run_and_a_drained_queue_takes_no_ne
             let wq = pools.alloc("timer_drain", flags, 0).unwrap();
             let (item, runs) = counting();
             let (other, _) = counting();
+            let ((mut armed, mut armed_runs), (mut second, mut second_runs)) = (counting(), counting());
+            assert!(wq.queue_delayed(&armed, LONG) && wq.queue_delayed(&second, LONG));
             let (enter, entered) = mpsc::channel();
             let (go, may_go) = mpsc::channel::<()>();
             wq.spawn(move || {
@@ -148,6 +150,19 @@ fn a_timer_that_fires_during_a_drain_gives_a_run_and_a_drained_queue_takes_no_ne
                     thread::yield_now();
                 }
                 assert!(!wq.queue_delayed(&other, LONG), "{flags:?}: armed during a drain");
+                assert!(!wq.mod_delayed(&other, LONG) && !other.work().is_pending());
+                // What was armed before keeps its run, whatever its new delay.
+                for delay in [Duration::ZERO, Duration::from_millis(1)] {
+                    assert!(wq.mod_delayed(&armed, delay), "{flags:?}");
+                    while armed_runs.load(Ordering::SeqCst) == 0 {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    armed_runs.store(0, Ordering::SeqCst);
+                    if delay.is_zero() {
+                        std::mem::swap(&mut armed, &mut second);
+                        std::mem::swap(&mut armed_runs, &mut second_runs);
+                    }
+                }
                 while runs.load(Ordering::SeqCst) == 0 {
                     thread::sleep(Duration::from_millis(1));
                 }

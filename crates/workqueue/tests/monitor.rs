@@ -33,7 +33,7 @@ fn a_function_that_hogs_a_cpu_is_reported_from_the_fourth_time_on_and_less_and_l
         let wq = pools.alloc("hogs", WqFlags::PERCPU, 0).unwrap();
         let mut rounds = 0;
         while wq.stats().cpu_hogs < 12 {
-            // With an item behind it, else it hogs from nobody.
+            // With an item after it; otherwise it holds nobody up.
             wq.spawn_on(cpu, || spin_for(Duration::from_millis(20))).unwrap();
             wq.spawn_on(cpu, || ()).unwrap();
             wq.flush().unwrap();
@@ -104,8 +104,8 @@ fn an_item_of_a_reclaim_queue_that_flushes_an_ordinary_one_is_reported() {
     });
 }
 
-/// As when a CPU goes offline, or a cpuset shrinks: the kernel moves the threads to other CPUs. Their masks are changed
-/// under them here.
+/// As when a CPU goes offline, or a cpuset shrinks: the kernel moves the threads to other CPUs. Here the test
+/// changes their masks.
 #[test]
 fn no_item_is_lost_when_cpus_go_away_and_workers_come_home_when_they_are_back() {
     within_patience(|| {
