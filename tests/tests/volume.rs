@@ -74,11 +74,12 @@ fn mbr_with_logical_partitions() {
     };
     let wanted: Vec<_> = listed
         .lines()
-        .filter(|line| line.contains("start="))
+        // The extended partition is the room of the logical ones: there is nothing to read in it.
+        .filter(|line| line.contains("start=") && !line.contains("type=5"))
         .map(|line| (field(line, "start=") * 512, field(line, "size=") * 512))
         .collect();
     assert_eq!(table.parts.iter().map(|part| (part.offset, part.len)).collect::<Vec<_>>(), wanted);
-    assert!(wanted.len() >= 6, "{listed}");
+    assert!(wanted.len() >= 5, "{listed}");
     assert_eq!(table.part(5).unwrap().kind, PartType::Mbr(0x83));
 }
 
@@ -142,7 +143,7 @@ fn sparse_image_expands_to_what_was_made_sparse() {
     // What a plan maps agrees with what is read.
     let (at, run) = sparse.map(4096 * 3);
     let mut stored = vec![0; run.min(70_000) as usize];
-    ReadAt::read_exact_at(packed.as_file(), &mut stored, at.unwrap()).unwrap();
+    ReadAt::read_exact_at(packed.as_file(), &mut stored, at.unwrap().1).unwrap();
     assert_eq!(stored, wanted[4096 * 3..4096 * 3 + stored.len()]);
 
     // Flipped and cut: an error or an image, never a panic.

@@ -231,7 +231,7 @@ impl Attributes {
         // The number that stands for no user and no group is nobody's.
         let some = |id: u32| (id != u32::MAX).then_some(id);
         let (uid, gid) = (some(self.uid).map(Uid::from_raw), some(self.gid).map(Gid::from_raw));
-        if !before.is_some_and(|found| (found.st_uid, found.st_gid) == (self.uid, self.gid)) {
+        if before.is_none_or(|found| (found.st_uid, found.st_gid) != (self.uid, self.gid)) {
             applied.note("owner", target.set_owner(uid, gid));
         }
         if uid.is_none() || gid.is_none() {

@@ -107,6 +107,10 @@ impl Extraction<'_> {
         for path in trusted.paths() {
             let within = listed.is_within(path);
             applies |= within;
+            if let Some(error) = trusted.trouble(image, path).filter(|_| trusted.contradicts(path)) {
+                self.failed(path, &error);
+                continue;
+            }
             match listed.met.get(trusted.real_path(path)) {
                 Some(None) => continue,
                 // Those that failed were reported.

@@ -37,6 +37,7 @@ mod context;
 mod dirhash;
 mod error;
 pub mod fscrypt_tool;
+pub mod homed;
 mod hw_wrapped;
 mod iv;
 mod keyring;

@@ -172,6 +172,10 @@ impl fmt::Display for BlockStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Good => f.write_str("good"),
+            // ENODATA: a sparse image without these bytes.
+            Self::Io { errno: Some(61), .. } => {
+                f.write_str("the image leaves these bytes out: of a split image, give all pieces")
+            }
             Self::Io { errno: Some(errno), .. } => write!(f, "{}", io::Error::from_raw_os_error(*errno)),
             Self::Io { kind, .. } => write!(f, "{kind}"),
             Self::Short => f.write_str("the source ends before this block does"),

@@ -1,7 +1,18 @@
 //! Reads what Linux protects with fs-verity and fscrypt, in user space, on kernel-style workqueues.
 //!
-//! A [`Plan`] says where a file's bytes lie and which [`Step`]s they go through; an [`Engine`] reads them, has the steps
-//! run where its [`QueuePolicy`] says, and lends the result to readers:
+//! A [`Target`] is an image, a disk or a block device. It reads files by path: decrypted with the keys that it has, and
+//! verified where they have fs-verity.
+//!
+//! ```no_run
+//! use postread::Target;
+//!
+//! let target = Target::builder().key(&std::fs::read("key")?).open("disk.img")?;
+//! let bytes = target.read("/home/user/notes")?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Beneath it, a [`Plan`] says where a file's bytes are and which [`Step`]s they go through; an [`Engine`] reads them, has
+//! the steps run where its [`QueuePolicy`] says, and lends the result to readers:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -51,6 +62,7 @@ mod stamps;
 mod stats;
 mod step;
 mod stream;
+mod target;
 mod trusted;
 mod verified_file;
 mod verity_step;
@@ -70,6 +82,21 @@ pub use scan::{BadPart, Scan, ScanTotals};
 pub use stamps::{BioFate, BioKind, BioObserver, BioRecord, BioTimes};
 pub use stats::{BioStats, EngineStats};
 pub use step::{BioMut, Inputs, Step, VerifiedBlock, VerifiedInputs};
+pub use target::{
+    Builder, Device, Entry, File, FscryptMetadata, HomedDirectory, Keys, Layer, Layers, LinkedProtector, Metadata,
+    ReadDir, Target, Walk, Warning,
+};
 pub use trusted::TrustedDigests;
 pub use verified_file::{Changed, VerifiedFile, VerifiedFileOptions};
 pub use verity_step::{LayerError, VerityLayer};
+
+// What the signatures above use, so that one crate is enough.
+pub use postread_fscrypt as fscrypt;
+pub use postread_fscrypt::{KeySpecifier, Keyring, MasterKey, MissingKey};
+pub use postread_fsimage::ext4;
+pub use postread_io as io;
+pub use postread_io::{BlockStatus, Budget, FailureKind, MemorySource, ReadAt, Source};
+pub use postread_verity as verity;
+pub use postread_verity::{Descriptor, FileDigest, HashAlg, Trust, TrustedDescriptor};
+pub use postread_volume as volume;
+pub use postread_workqueue as workqueue;

@@ -123,6 +123,11 @@ impl TrustedDigests {
         Some(&self.through_links[at])
     }
 
+    /// Whether a listed path leads through links to a file that another line gives another digest.
+    pub fn contradicts(&self, listed: &[u8]) -> bool {
+        self.through_link(listed).is_some_and(|link| link.contradicts)
+    }
+
     /// Follows listed paths that lead through the image's symbolic links, so that the files they lead to are verified
     /// against their digests. Takes one walk of the image, where there is a list.
     pub fn follow_links(&mut self, image: &Image) {

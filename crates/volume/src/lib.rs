@@ -1,5 +1,5 @@
-//! What lies between a device and a file system: partitions, LVM2 volumes, Android sparse images and super partitions, and the magic
-//! numbers that tell what something is.
+//! What is between a device and a file system: partitions, LVM2 volumes, Android sparse images and super partitions,
+//! ranges of sources, and magic numbers.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -25,4 +25,4 @@ pub mod super_partition;
 pub use magic::{Magic, detect};
 pub use partition::{Part, Table};
 pub use range::Range;
-pub use sparse::SparseImage;
+pub use sparse::{SparseImage, StoredOnly};

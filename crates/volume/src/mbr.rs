@@ -9,7 +9,7 @@ use crate::partition::{Error, Part, PartType, Table, TableKind, bytes};
 
 const SECTOR: u64 = 512;
 
-/// The type byte of the one partition that stands before a GPT.
+/// The type byte of the single partition that precedes a GPT.
 pub const TYPE_PROTECTIVE: u8 = 0xee;
 
 /// Logical partitions that are read at most, so that a hostile chain ends; Linux reads fewer.
@@ -37,8 +37,8 @@ impl MbrEntry {
     }
 }
 
-/// Parses a boot record's 512 bytes. Nothing where it is none: the signature is missing, or a boot flag that is
-/// neither 0 nor 0x80 shows that a file system's boot sector stands there.
+/// Parses a boot record's 512 bytes. `None` where it is not one: the signature is missing, or a boot flag that is
+/// neither 0 nor 0x80 shows that it is a file system's boot sector.
 pub fn parse(sector: &[u8]) -> Option<[MbrEntry; 4]> {
     if sector.len() < 512 || le16(sector, 510) != 0xaa55 {
         return None;
@@ -54,15 +54,16 @@ pub fn parse(sector: &[u8]) -> Option<[MbrEntry; 4]> {
     }))
 }
 
-/// Reads an MBR and its logical partitions. Nothing where there is none.
+/// Reads an MBR and its logical partitions. `None` where there is none.
 pub fn read<S: ReadAt + ?Sized>(source: &S) -> Result<Option<Table>, Error> {
     let Some(entries) = parse(&bytes(source, 0, 512)?) else { return Ok(None) };
     let mut parts = Vec::new();
-    for (number, entry) in (1..).zip(entries).filter(|(_, entry)| entry.is_used()) {
-        parts.push(part(number, 0, entry));
-    }
-    if parts.is_empty() {
+    if !entries.iter().any(MbrEntry::is_used) {
         return Ok(None);
+    }
+    // The extended partition is the room of the logical ones, and holds nothing itself.
+    for (number, entry) in (1..).zip(entries).filter(|(_, entry)| entry.is_used() && !entry.is_extended()) {
+        parts.push(part(number, 0, entry));
     }
     if let Some(extended) = entries.into_iter().find(|entry| entry.is_used() && entry.is_extended()) {
         logical(source, extended, &mut parts)?;
@@ -70,8 +71,8 @@ pub fn read<S: ReadAt + ?Sized>(source: &S) -> Result<Option<Table>, Error> {
     Ok(Some(Table { kind: TableKind::Mbr, sector_size: SECTOR as u32, parts }))
 }
 
-/// Follows the chain of boot records inside an extended partition: each has one logical partition (from where the
-/// record stands) and a link to the next record (from where the extended partition begins).
+/// Follows the chain of boot records inside an extended partition: each has one logical partition (relative to the
+/// record) and a link to the next record (relative to the extended partition).
 fn logical<S: ReadAt + ?Sized>(source: &S, extended: MbrEntry, parts: &mut Vec<Part>) -> Result<(), Error> {
     let base = u64::from(extended.start);
     let mut at = base;

@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::Args;
+use postread::Target;
 use postread::image::{Image, ImageError, kind_name};
 use postread_fscrypt::fscrypt_tool::ProtectorSource;
 use postread_fscrypt::{Context, IvScheme, KeyError, KeySpecifier, Policy};
@@ -14,7 +15,7 @@ use serde::Serialize;
 
 use super::inspect_text;
 use crate::exit::{CommandResult, Outcome};
-use crate::image::{ImageArgs, Layer, ToolMetadata, bytes_of, look_into, outcome_of, resolve, time_string};
+use crate::image::{ImageArgs, Layer, bytes_of, outcome_of, resolve, time_string};
 use crate::report::{Name, write_report};
 use crate::text::{bytes_for_stderr, complain, output_failed};
 
@@ -42,6 +43,12 @@ pub(super) struct ImageReport {
     pub(super) policies: Vec<PolicyReport>,
     pub(super) verity_files: Vec<VerityReport>,
     pub(super) protectors: Vec<ProtectorReport>,
+    /// Protectors on other file systems.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) linked_protectors: Vec<LinkedReport>,
+    /// Home directories of systemd-homed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) homed: Vec<HomedReport>,
     pub(super) files: u64,
     pub(super) directories: u64,
     pub(super) links: u64,
@@ -116,6 +123,22 @@ pub(super) struct ProtectorReport {
     pub(super) policies: Vec<String>,
 }
 
+/// A protector on another file system.
+#[derive(Serialize)]
+pub(super) struct LinkedReport {
+    pub(super) descriptor: String,
+    pub(super) file_system: String,
+}
+
+/// A home directory of systemd-homed.
+#[derive(Serialize)]
+pub(super) struct HomedReport {
+    #[serde(flatten)]
+    pub(super) name: Name,
+    /// Slots, one for each passphrase.
+    pub(super) slots: usize,
+}
+
 /// What the report says of one inode.
 #[derive(Serialize)]
 pub(super) struct InodeReport {
@@ -144,28 +167,29 @@ pub(super) struct InodeReport {
 pub(crate) fn run(args: &InspectArgs) -> CommandResult {
     let out = BufWriter::new(io::stdout().lock());
     if args.path.is_none() && args.image.part.is_none() {
-        let layers = look_into(&args.target, None, args.image.offset)?;
+        let layers = args.image.builder(&args.target).layers(&args.target)?;
         // A whole device: what it holds is the answer.
-        if layers.only_table() {
-            let report = ImageReport { layers: layers.list, ..ImageReport::empty() };
+        if layers.is_unchosen() {
+            let report = ImageReport { layers: Layer::list(&layers), ..ImageReport::empty() };
             write(args, out, &report, inspect_text::image)?;
             return Ok(Outcome::Good);
         }
     }
-    let (layers, image) = args.image.open_layers(&args.target, false)?;
+    let target = args.image.open_target(&args.target, false)?;
+    let image = target.image();
     if let Some(path) = &args.path {
-        let found = resolve(&image, bytes_of(path), args.image.follow())?;
+        let found = resolve(image, bytes_of(path), args.image.follow())?;
         let (inode, path) = (found.inode, found.path);
         let mut outcome = Outcome::Good;
-        let report = inode_report(&image, &inode, &path, &mut outcome);
+        let report = inode_report(image, &inode, &path, &mut outcome);
         write(args, out, &report, inspect_text::inode)?;
         return Ok(outcome);
     }
     let mut outcome = Outcome::Good;
-    let mut report = ImageReport { layers: layers.list, ..ImageReport::empty() };
-    report.file_system = Some(file_system(&image));
-    report.walk(&image, &mut outcome);
-    report.protectors(&image, &mut outcome);
+    let mut report = ImageReport { layers: Layer::list(target.opened_layers()), ..ImageReport::empty() };
+    report.file_system = Some(file_system(image));
+    report.walk(image, &mut outcome);
+    report.protectors(&target, &mut outcome);
     write(args, out, &report, inspect_text::image)?;
     Ok(outcome)
 }
@@ -226,6 +250,8 @@ impl ImageReport {
             policies: Vec::new(),
             verity_files: Vec::new(),
             protectors: Vec::new(),
+            linked_protectors: Vec::new(),
+            homed: Vec::new(),
             files: 0,
             directories: 0,
             links: 0,
@@ -284,8 +310,8 @@ impl ImageReport {
         }
     }
 
-    fn protectors(&mut self, image: &Image, outcome: &mut Outcome) {
-        let metadata = ToolMetadata::read(image);
+    fn protectors(&mut self, target: &Target, outcome: &mut Outcome) {
+        let metadata = target.fscrypt_metadata();
         for broken in &metadata.broken {
             *outcome = outcome.worst(Outcome::Usage);
             complain(broken);
@@ -299,6 +325,18 @@ impl ImageReport {
                 policies: unlocks.map(|policy| policy.key_descriptor.clone()).collect(),
             });
         }
+        let linked = metadata.linked.iter();
+        self.linked_protectors.extend(
+            linked.map(|link| LinkedReport {
+                descriptor: link.descriptor.clone(),
+                file_system: link.file_system.clone(),
+            }),
+        );
+        let homed = metadata.homed.iter();
+        self.homed.extend(
+            homed
+                .map(|home| HomedReport { name: Name::new(std::path::Path::new(&home.path)), slots: home.slots.len() }),
+        );
     }
 }
 

@@ -53,6 +53,13 @@ pub(super) fn image(out: &mut dyn Write, report: &ImageReport, terminal: bool) -
         let policies = protector.policies.join(", ");
         writeln!(out, "protector {} ({}) {name:?}: unlocks {policies}", protector.descriptor, protector.source)?;
     }
+    for link in &report.linked_protectors {
+        let (descriptor, place) = (shown(&link.descriptor, terminal), shown(&link.file_system, terminal));
+        writeln!(out, "protector {descriptor}: on another file system ({place}); add it with --fscrypt-metadata")?;
+    }
+    for home in &report.homed {
+        writeln!(out, "systemd-homed {}: {} key slots", home.name.shown(terminal), home.slots)?;
+    }
     let (locked, shown): (Vec<_>, Vec<_>) = report.verity_files.iter().partition(|verity| verity.locked);
     for verity in shown {
         write_verity(out, verity, terminal)?;

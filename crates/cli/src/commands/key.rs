@@ -8,7 +8,7 @@ use postread_fscrypt::{HwKdf, MasterKey};
 use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::read_secret;
+use crate::image::{read_secret, secret_name};
 use crate::report::write_report;
 use crate::text::{name_for_stderr, output_failed};
 
@@ -50,7 +50,8 @@ pub(crate) fn run(command: &KeyCommand) -> CommandResult {
     let KeyWhat::Id(args) = &command.command;
     postread_sys::hardening::set_not_dumpable().map_err(Failure::environment)?;
     let secret = read_secret(&args.file)?;
-    let bad = |error| Failure::usage(format!("{}: {error}", name_for_stderr(&args.file)));
+    let bad =
+        |error| Failure::usage(format!("{}: {error}", name_for_stderr(std::path::Path::new(secret_name(&args.file)))));
     let names = if args.hw_wrapped {
         let named = HwKdf::ALL.into_iter().map(|kdf| {
             let key = MasterKey::hardware_wrapped(&secret, kdf).map_err(bad)?;

@@ -16,28 +16,31 @@ use crate::image::{ImageArgs, bytes_of, mode_string, outcome_of, resolve, time_s
 use crate::report::{Name, Output};
 use crate::text::{bytes_for_stderr, complain, name_for_stderr, output_failed, write_name};
 
-/// More policies without their keys than this are not told one by one.
+/// The most policies without their keys that are reported one by one.
 const MISSING_MAX: usize = 16;
 
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
-    /// The image or block device
+    /// Image or block device
     #[arg(value_name = "TARGET")]
     target: PathBuf,
-    /// A directory or file in it [default: the root directory]
+    /// Directory or file in it [default: the root directory]
     #[arg(value_name = "PATH")]
     path: Option<OsString>,
     #[command(flatten)]
     image: ImageArgs,
-    /// Modes, links, owners, sizes, times in UTC, targets
+    /// Show modes, links, owners, sizes, times in UTC, targets
     #[arg(short)]
     long: bool,
-    /// Everything beneath, each with its path
+    /// List everything beneath, each with its path
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Inode numbers first
+    /// Show inode numbers first
     #[arg(short, long)]
     inode: bool,
+    /// Show extended attributes, each on a line of its own
+    #[arg(long)]
+    xattrs: bool,
     /// Print a report in JSON
     #[arg(long)]
     json: bool,
@@ -63,6 +66,22 @@ struct EntryReport {
     verity: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    /// The target's bytes in hexadecimal, where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_hex: Option<String>,
+    /// Major and minor number of a device node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<(u32, u32)>,
+    /// With `--xattrs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    xattrs: Option<Vec<XattrReport>>,
+}
+
+/// An extended attribute.
+#[derive(Serialize)]
+struct XattrReport {
+    name: String,
+    value_hex: String,
 }
 
 struct Listing<'a> {
@@ -73,6 +92,8 @@ struct Listing<'a> {
     outcome: Outcome,
     /// Whether a key that was given fits a policy that was met.
     fits: bool,
+    /// Whether a no-key name or target was shown.
+    no_key_shown: bool,
     /// The keys wanted by policies that none fits, as they were met.
     missing: Vec<MissingKey>,
 }
@@ -83,8 +104,16 @@ pub(crate) fn run(args: &LsArgs) -> CommandResult {
     let (inode, path) = (found.inode, found.path);
     let output = Output::begin(args.json, "postread-ls-1")?;
     let terminal = io::stdout().is_terminal();
-    let mut listing =
-        Listing { args, image, output, terminal, outcome: Outcome::Good, fits: false, missing: Vec::new() };
+    let mut listing = Listing {
+        args,
+        image,
+        output,
+        terminal,
+        outcome: Outcome::Good,
+        fits: false,
+        no_key_shown: false,
+        missing: Vec::new(),
+    };
     listing.meet(&inode);
     if !inode.is_dir() {
         let name = path.rsplit(|&b| b == b'/').next().unwrap_or(&path).to_vec();
@@ -95,11 +124,18 @@ pub(crate) fn run(args: &LsArgs) -> CommandResult {
         listing.directory(&inode, &path)?;
     }
     listing.output.end().map_err(output_failed)?;
-    if !listing.fits {
+    let name = name_for_stderr(&args.target);
+    if args.image.keys.given() && !listing.fits {
         for missing in &listing.missing {
-            complain(format_args!("{}: {missing}", name_for_stderr(&args.target)));
+            complain(format_args!("{name}: {missing}"));
             listing.outcome = listing.outcome.worst(Outcome::Key);
         }
+    } else if listing.no_key_shown {
+        let wanted: Vec<String> = listing.missing.iter().map(|missing| missing.wanted.to_string()).collect();
+        complain(format_args!(
+            "{name}: encrypted names are shown in their encoded form: give --key for {}, or --passphrase-file",
+            wanted.join(", ")
+        ));
     }
     Ok(listing.outcome)
 }
@@ -145,10 +181,10 @@ impl Listing<'_> {
 
     /// Notes whether one of the keys that were given is the one that this inode needs.
     fn meet(&mut self, inode: &Inode) {
-        if self.fits || !self.args.image.keys.given() || self.missing.len() == MISSING_MAX {
+        if self.missing.len() == MISSING_MAX {
             return;
         }
-        // What is wrong with a context is told where the context is used.
+        // What is wrong with a context is reported where the context is used.
         let Ok(Some(context)) = self.image.context(inode) else { return };
         match self.image.master_key(&context) {
             Ok(_) => self.fits = true,
@@ -166,9 +202,13 @@ impl Listing<'_> {
 
     fn show(&mut self, name: &[u8], no_key: bool, inode: &Inode) -> Result<(), Failure> {
         self.meet(inode);
+        self.no_key_shown |= no_key;
         let target = if inode.file_type == FileType::Symlink && (self.args.long || self.args.json) {
             match self.image.link_target(inode) {
-                Ok(target) => Some(target.target),
+                Ok(target) => {
+                    self.no_key_shown |= target.no_key;
+                    Some(target.target)
+                }
                 Err(error) => {
                     self.broken(name, &error);
                     None
@@ -177,6 +217,7 @@ impl Listing<'_> {
         } else {
             None
         };
+        let xattrs = if self.args.xattrs { self.xattrs(name, inode) } else { Vec::new() };
         match &mut self.output {
             Output::Json(report) => report.push(&EntryReport {
                 name: Name::of_bytes(name),
@@ -191,11 +232,42 @@ impl Listing<'_> {
                 modified: time_string(inode.mtime),
                 encrypted: inode.is_encrypted(),
                 verity: inode.is_verity(),
+                target_hex: target.as_ref().filter(|target| str::from_utf8(target).is_err()).map(hex::encode),
                 target: target.map(|target| String::from_utf8_lossy(&target).into_owned()),
+                device: inode.device(),
+                xattrs: self.args.xattrs.then(|| xattrs.iter().map(xattr_report).collect()),
             }),
-            Output::Lines(out) => line(out, self.args, self.terminal, name, inode, target.as_deref()),
+            Output::Lines(out) => line(out, self.args, self.terminal, name, inode, target.as_deref())
+                .and_then(|()| xattrs.iter().try_for_each(|xattr| xattr_line(out, self.terminal, xattr))),
         }
         .map_err(output_failed)
+    }
+
+    /// The extended attributes that Linux shows.
+    fn xattrs(&mut self, name: &[u8], inode: &Inode) -> Vec<NamedXattr> {
+        let xattrs = self.image.fs().xattrs(inode).unwrap_or_else(|error| {
+            self.broken(name, &error.into());
+            Vec::new()
+        });
+        xattrs.into_iter().filter_map(|xattr| Some((xattr.full_name()?, xattr.value))).collect()
+    }
+}
+
+/// An extended attribute's whole name, and its value.
+type NamedXattr = (Vec<u8>, Vec<u8>);
+
+fn xattr_report((name, value): &NamedXattr) -> XattrReport {
+    XattrReport { name: String::from_utf8_lossy(name).into_owned(), value_hex: hex::encode(value) }
+}
+
+/// `  user.name="text"`, or `=0xHEX` for what is not text: as `getfattr` prints values.
+fn xattr_line(out: &mut impl Write, terminal: bool, (name, value): &NamedXattr) -> io::Result<()> {
+    out.write_all(b"  ")?;
+    write_name(out, name, terminal)?;
+    let text = str::from_utf8(value).ok().filter(|text| !text.chars().any(|c| c.is_control() || c == '"' || c == '\\'));
+    match text {
+        Some(text) => writeln!(out, "=\"{text}\""),
+        None => writeln!(out, "=0x{}", hex::encode(value)),
     }
 }
 

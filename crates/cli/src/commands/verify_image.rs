@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::path_tree::{PathTree, TreePath};
 use super::verify::VerifyArgs;
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{bytes_of, load_trusted, look_into, outcome_of, resolve};
+use crate::image::{bytes_of, load_trusted, outcome_of, resolve};
 use crate::progress::Progress;
 use crate::read_options::StatsReport;
 use crate::report::{Name, Output};
@@ -39,7 +39,7 @@ pub(super) fn is_image(args: &VerifyArgs) -> Result<bool, Failure> {
     }
     let is_device = std::fs::metadata(&args.target.file)
         .is_ok_and(|metadata| std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()));
-    let magic = look_into(&args.target.file, None, None)?.magic;
+    let magic = args.image.builder(&args.target.file).layers(&args.target.file)?.magic();
     Ok(is_device || matches!(magic, Some(Magic::Ext4 | Magic::Gpt | Magic::Mbr)))
 }
 
@@ -318,16 +318,14 @@ impl Verify<'_> {
     fn listed_but_not_verified(&self, paths: impl Iterator<Item = Vec<u8>>) {
         // Hashes: whole paths would take the square of a deep chain.
         let hasher = RandomState::new();
-        let judged: HashSet<u64> = match self.trusted.is_empty() {
+        let trusted = self.trusted;
+        let judged: HashSet<u64> = match trusted.is_empty() {
             true => HashSet::new(),
             false => paths.map(|path| hasher.hash_one(path)).collect(),
         };
-        for path in self
-            .trusted
-            .paths()
-            .filter(|path| !judged.contains(&hasher.hash_one(self.trusted.real_path(path).to_vec())))
-        {
-            if let Some(error) = self.trusted.trouble(self.image, path) {
+        let is_judged = |path: &[u8]| judged.contains(&hasher.hash_one(trusted.real_path(path).to_vec()));
+        for path in trusted.paths().filter(|path| trusted.contradicts(path) || !is_judged(path)) {
+            if let Some(error) = trusted.trouble(self.image, path) {
                 self.shared().files += 1;
                 self.error(path, &error, error.kind().into());
             }

@@ -1,35 +1,46 @@
 //! Keys from the command line: raw master keys, hardware-wrapped ones, passphrases.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Read};
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use postread_fscrypt::{HwKdf, Keyring, MasterKey};
+use postread::Keys;
 use zeroize::Zeroizing;
 
-use super::{SecretFile, terminal};
+use super::terminal;
 use crate::exit::Failure;
 use crate::input_file;
 use crate::text::name_for_stderr;
 
-/// More than any secret has.
-const SECRET_MAX: u64 = 4096;
+/// A secret's file, `-` for standard input.
+type SecretFile = PathBuf;
 
-/// `--key`, `--hw-wrapped-key`, `--passphrase-file`.
+/// More than any secret has.
+const SECRET_MAX: usize = 4096;
+
+/// `--key`, `--hw-wrapped-key`, `--passphrase-file`, `--fscrypt-metadata`.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Keys")]
 pub(crate) struct KeyArgs {
-    /// A raw master key, or a raw-key protector's; DESCRIPTOR=FILE for a v1 policy, - for standard input (repeatable)
+    /// Raw master key, or the key of a raw-key protector; DESCRIPTOR=FILE for a v1 policy, - for standard input
+    /// (repeatable)
     #[arg(long, value_name = "FILE", value_parser = clap::value_parser!(KeyFile))]
     key: Vec<KeyFile>,
-    /// The raw form of a hardware-wrapped key, 32 bytes; every known derivation is tried (repeatable)
+    /// Raw form of a hardware-wrapped key, 32 bytes; every known derivation is tried (repeatable)
     #[arg(long, value_name = "FILE")]
     hw_wrapped_key: Vec<SecretFile>,
-    /// A passphrase for the protectors in the image's /.fscrypt; - for standard input, without echo on a terminal
+    /// Passphrase for the protectors in the image's /.fscrypt or for systemd-homed; - for standard input, without echo
+    /// on a terminal
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<SecretFile>,
+    /// Image or directory with more fscrypt metadata: login protectors are on the root file system (repeatable)
+    #[arg(long, value_name = "IMAGE-OR-DIR")]
+    pub(super) fscrypt_metadata: Vec<PathBuf>,
 }
 
-/// A key's file, and the descriptor that it is to be found under.
+/// A key's file, and the descriptor under which it is to be found.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyFile {
     descriptor: Option<[u8; 8]>,
@@ -53,41 +64,14 @@ impl From<std::ffi::OsString> for KeyFile {
     }
 }
 
-/// A master key that was given.
-struct GivenKey {
-    /// How messages name it.
-    name: String,
-    /// The descriptor that it is for, where it was given with one.
-    descriptor: Option<[u8; 8]>,
-    raw: Zeroizing<Vec<u8>>,
-}
-
-impl GivenKey {
-    fn read(file: &Path, descriptor: Option<[u8; 8]>) -> Result<Self, Failure> {
-        let name = if file.as_os_str() == "-" { "standard input".into() } else { name_for_stderr(file) };
-        Ok(Self { name, descriptor, raw: read_secret(file)? })
-    }
-
-    fn bad(&self) -> impl Fn(postread_fscrypt::KeyError) -> Failure {
-        move |error| Failure::usage(format!("{}: {error}", self.name))
-    }
-}
-
-/// The secrets, read.
-pub(crate) struct Secrets {
-    keys: Vec<GivenKey>,
-    hw_wrapped: Vec<GivenKey>,
-    pub(crate) passphrase: Option<Zeroizing<Vec<u8>>>,
-}
-
 impl KeyArgs {
     /// Whether there is any.
     pub(crate) fn given(&self) -> bool {
         !self.key.is_empty() || !self.hw_wrapped_key.is_empty() || self.passphrase_file.is_some()
     }
 
-    /// Reads them. From then on the process leaves no core dump.
-    pub(crate) fn load(&self) -> Result<Secrets, Failure> {
+    /// Reads the secrets. From then on the process leaves no core dump.
+    pub(crate) fn load(&self) -> Result<Keys, Failure> {
         if self.given() {
             postread_sys::hardening::set_not_dumpable().map_err(Failure::environment)?;
         }
@@ -95,74 +79,85 @@ impl KeyArgs {
         if all.filter(|file| file.as_os_str() == "-").count() > 1 {
             return Err(Failure::usage("only one secret can come from standard input"));
         }
-        let keys = self.key.iter().map(|key| GivenKey::read(&key.file, key.descriptor));
-        let hw_wrapped = self.hw_wrapped_key.iter().map(|file| GivenKey::read(file, None));
-        let passphrase = match &self.passphrase_file {
-            Some(file) if file.as_os_str() == "-" && io::stdin().is_terminal() => {
-                terminal::ask("Passphrase: ").map_err(Failure::environment)?
+        let mut keys = Keys::new();
+        if let Some(file) = &self.passphrase_file {
+            let passphrase = match file.as_os_str() == "-" && io::stdin().is_terminal() {
+                true => terminal::ask("Passphrase: ").map_err(Failure::environment)?,
+                false => Some(without_newline(read_secret(file)?)),
+            };
+            if let Some(passphrase) = passphrase {
+                keys.add_passphrase(&passphrase);
             }
-            Some(file) => Some(without_newline(read_secret(file)?)),
-            None => None,
-        };
-        Ok(Secrets {
-            keys: keys.collect::<Result<_, Failure>>()?,
-            hw_wrapped: hw_wrapped.collect::<Result<_, Failure>>()?,
-            passphrase,
-        })
+        }
+        for key in &self.key {
+            let secret = read_secret(&key.file)?;
+            let added = match key.descriptor {
+                Some(descriptor) => keys.add_for_descriptor(descriptor, &secret),
+                None => keys.add(&secret),
+            };
+            added.map_err(|error| error.about(secret_name(&key.file)))?;
+        }
+        for file in &self.hw_wrapped_key {
+            keys.add_hardware_wrapped(&read_secret(file)?).map_err(|error| error.about(secret_name(file)))?;
+        }
+        Ok(keys)
     }
 }
 
-impl Secrets {
-    /// All keys as master keys.
-    pub(crate) fn keyring(&self) -> Result<Keyring, Failure> {
-        let mut keyring = Keyring::new();
-        for key in &self.keys {
-            let master = MasterKey::new(&key.raw).map_err(key.bad())?;
-            match key.descriptor {
-                Some(descriptor) => keyring.add_with_descriptor(descriptor, master),
-                None => keyring.add(master),
-            }
-        }
-        for key in &self.hw_wrapped {
-            for kdf in HwKdf::ALL {
-                keyring.add(MasterKey::hardware_wrapped(&key.raw, kdf).map_err(key.bad())?);
-            }
-        }
-        Ok(keyring)
-    }
-
-    /// The keys that may be a raw-key protector's.
-    pub(crate) fn raw_protector_keys(&self) -> impl Iterator<Item = &[u8; 32]> {
-        self.keys.iter().filter(|key| key.descriptor.is_none()).filter_map(|key| key.raw.as_slice().try_into().ok())
-    }
-
-    /// Whether no secret was given.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.hw_wrapped.is_empty() && self.passphrase.is_none()
-    }
+/// What messages call a secret's file.
+pub(crate) fn secret_name(file: &Path) -> &std::ffi::OsStr {
+    if file.as_os_str() == "-" { "standard input".as_ref() } else { file.as_os_str() }
 }
 
-/// Reads a secret, `-` from standard input.
+/// Reads a secret, `-` from standard input, into memory that is wiped. No buffer comes between, for a buffer would keep
+/// the secret.
 pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    let fail = |error: io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(path)));
-    // Room for all, so that growing leaves no copies behind.
-    let mut secret = Zeroizing::new(Vec::with_capacity(SECRET_MAX as usize + 1));
-    let read = |from: &mut dyn Read, secret: &mut Vec<u8>| from.take(SECRET_MAX + 1).read_to_end(secret);
-    match path.as_os_str() == "-" {
-        true => read(&mut io::stdin().lock(), &mut secret),
-        false => read(&mut input_file::open(path)?, &mut secret),
+    let name = || name_for_stderr(Path::new(secret_name(path)));
+    let fail = |error: io::Error| Failure::environment(format!("{}: {error}", name()));
+    // Room for all, so that growing leaves no copies.
+    let mut secret = Zeroizing::new(vec![0; SECRET_MAX + 1]);
+    let len = match path.as_os_str() == "-" {
+        true => {
+            let stdin = io::stdin();
+            let stdin = stdin.as_fd();
+            fill(&mut secret, |buf| {
+                rustix::io::retry_on_intr(|| rustix::io::read(stdin, &mut *buf)).map_err(io::Error::from)
+            })
+        }
+        false => {
+            let mut file: io::Chain<_, File> = input_file::open(path)?;
+            fill(&mut secret, |buf| match file.read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => file.read(buf),
+                read => read,
+            })
+        }
     }
     .map_err(fail)?;
-    if secret.len() as u64 > SECRET_MAX {
-        let what = format!("{}: a secret has at most {SECRET_MAX} bytes", name_for_stderr(path));
-        return Err(Failure::usage(what));
+    if len > SECRET_MAX {
+        return Err(Failure::usage(format!("{}: a secret has at most {SECRET_MAX} bytes", name())));
     }
+    secret.truncate(len);
     Ok(secret)
 }
 
+fn fill(buf: &mut [u8], mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match read(&mut buf[done..])? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    Ok(done)
+}
+
+/// A passphrase without the end of its line, as editors on any system write it.
 fn without_newline(mut secret: Zeroizing<Vec<u8>>) -> Zeroizing<Vec<u8>> {
     if secret.last() == Some(&b'\n') {
         secret.pop();
+        if secret.last() == Some(&b'\r') {
+            secret.pop();
+        }
     }
     secret
 }
@@ -172,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_may_stand_before_the_file() {
+    fn a_descriptor_may_come_before_the_file() {
         let parse = |text: &str| KeyFile::from(std::ffi::OsString::from(text));
         let named = parse("0000111122223333=/k=1");
         assert_eq!(named.descriptor, Some([0, 0, 0x11, 0x11, 0x22, 0x22, 0x33, 0x33]));
@@ -180,6 +175,14 @@ mod tests {
         for plain in ["-", "key", "000011112222333=k", "zzzz111122223333=k", "./0000111122223333=k"] {
             assert!(parse(plain).descriptor.is_none());
             assert_eq!(parse(plain).file, Path::new(plain));
+        }
+    }
+
+    #[test]
+    fn only_the_end_of_the_line_is_cut_off() {
+        for (line, passphrase) in [("a\n", "a"), ("a\r\n", "a"), ("a", "a"), ("a\r", "a\r"), ("a\n\n", "a\n"), ("", "")]
+        {
+            assert_eq!(without_newline(Zeroizing::new(line.into()))[..], *passphrase.as_bytes());
         }
     }
 }

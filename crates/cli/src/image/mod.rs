@@ -1,23 +1,20 @@
-//! Images and block devices: the options that point into them, the keys, and the file system found there.
+//! Images and block devices: the options that point into them, and the keys.
 
 mod entry;
 mod keys;
 mod layers;
 mod terminal;
-mod unlock;
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use postread::TrustedDigests;
 use postread::image::{Follow, Found, Image, ImageError, canonical};
-use postread_fsimage::ext4::{FileType, Inode, Options};
-use rustix::fs::OFlags;
+use postread::{Builder, Target, TrustedDigests};
 
 pub(crate) use entry::{mode_string, time_string};
-pub(crate) use keys::{KeyArgs, Secrets, read_secret};
-pub(crate) use layers::{Layer, Layers, look_into};
-pub(crate) use unlock::ToolMetadata;
+pub(crate) use keys::{KeyArgs, read_secret, secret_name};
+pub(crate) use layers::Layer;
 
 use crate::exit::{Failure, Outcome};
 use crate::text::{complain, name_for_stderr};
@@ -25,17 +22,20 @@ use crate::text::{complain, name_for_stderr};
 /// `--part`, `--offset` and the keys.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ImageArgs {
-    /// The partition to read
-    #[arg(long, value_name = "N", conflicts_with = "offset")]
+    /// Partition to read
+    #[arg(long, value_name = "N", conflicts_with = "offset", help_heading = "Images")]
     pub(crate) part: Option<u32>,
-    /// The byte that the file system begins at; K, M and G may follow
-    #[arg(long, value_name = "BYTES", value_parser = crate::read_options::parse_bytes)]
+    /// Byte at which the file system begins; K, M and G may follow
+    #[arg(long, value_name = "BYTES", value_parser = crate::read_options::parse_bytes, help_heading = "Images")]
     pub(crate) offset: Option<u64>,
+    /// Another piece of a split Android sparse image (repeatable)
+    #[arg(long, value_name = "FILE", help_heading = "Images")]
+    piece: Vec<PathBuf>,
     /// Read metadata with wrong checksums too: what it says may be wrong
-    #[arg(long)]
+    #[arg(long, help_heading = "Images")]
     pub(crate) ignore_checksums: bool,
     /// Do not follow a symbolic link that is the last name of PATH
-    #[arg(long)]
+    #[arg(long, help_heading = "Images")]
     no_follow: bool,
     #[command(flatten)]
     pub(crate) keys: KeyArgs,
@@ -49,40 +49,51 @@ impl ImageArgs {
 
     /// Whether an option was given that has a meaning for images only.
     pub(crate) fn given(&self) -> bool {
-        self.part.is_some() || self.offset.is_some() || self.ignore_checksums || self.no_follow || self.keys.given()
+        self.part.is_some()
+            || self.offset.is_some()
+            || !self.piece.is_empty()
+            || self.ignore_checksums
+            || self.no_follow
+            || self.keys.given()
     }
 
-    /// The file system, with the keys that were given. Where a passphrase is wanted and none was given, and `ask`, it
-    /// is asked for on a terminal.
-    pub(crate) fn open(&self, target: &Path, ask: bool) -> Result<Image, Failure> {
-        Ok(self.open_layers(target, ask)?.1)
-    }
-
-    /// The same, and the layers that were gone through.
-    pub(crate) fn open_layers(&self, target: &Path, ask: bool) -> Result<(Layers, Image), Failure> {
-        let mut secrets = self.keys.load()?;
-        let layers = look_into(target, self.part, self.offset)?;
-        let (metadata, data, start) = layers.file_system(target)?;
-        let keys = secrets.keyring()?;
-        let fail =
-            |error: ImageError| Failure::new(outcome_of(&error), format!("{}: {error}", name_for_stderr(target)));
-        let mut options = Options::default();
-        options.checksums = !self.ignore_checksums;
-        let image = Image::open(metadata, data, start, keys, options).map_err(fail)?;
-        let (wanted, found) = (image.fs().superblock().size(), layers.len());
-        if found < wanted {
-            complain(format_args!(
-                "{}: the file system has {wanted} bytes, and there are {found}: what lies behind them can't be read",
-                name_for_stderr(target)
-            ));
+    /// How to open a target, without keys.
+    pub(crate) fn builder(&self, target: &Path) -> Builder {
+        let name = name_for_stderr(target);
+        let mut builder = Target::builder()
+            .ignore_checksums(self.ignore_checksums)
+            .on_warning(move |warning| complain(format_args!("{name}: {warning}")));
+        if let Some(number) = self.part {
+            builder = builder.partition(number);
         }
-        let image = image.on_unjudged_key(|key| {
-            complain(format_args!(
-                "the key given for {key} could not be judged: nothing in this image tells a right key from a wrong one"
-            ));
-        });
-        let image = unlock::unlock(image, &mut secrets, ask)?;
-        Ok((layers, image))
+        if let Some(offset) = self.offset {
+            builder = builder.offset(offset);
+        }
+        for piece in &self.piece {
+            builder = builder.piece(piece);
+        }
+        for path in &self.keys.fscrypt_metadata {
+            builder = builder.fscrypt_metadata(path);
+        }
+        builder
+    }
+
+    /// The target, with the keys that were given. Where a passphrase is wanted and no secret was given, and `ask`, it is
+    /// asked for on a terminal.
+    pub(crate) fn open_target(&self, target: &Path, ask: bool) -> Result<Target, Failure> {
+        let mut builder = self.builder(target).keys(self.keys.load()?);
+        if ask && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+            builder = builder.ask_passphrase(|| {
+                postread_sys::hardening::set_not_dumpable()?;
+                terminal::ask("Passphrase (empty for none): ")
+            });
+        }
+        Ok(builder.open(target)?)
+    }
+
+    /// The file system of the target.
+    pub(crate) fn open(&self, target: &Path, ask: bool) -> Result<Image, Failure> {
+        Ok(self.open_target(target, ask)?.image().clone())
     }
 }
 
@@ -110,30 +121,3 @@ pub(crate) fn outcome_of(error: &ImageError) -> Outcome {
 pub(crate) fn bytes_of(path: &std::ffi::OsStr) -> &[u8] {
     std::os::unix::ffi::OsStrExt::as_bytes(path)
 }
-
-/// Reads a whole unencrypted file of the image, at most `limit` bytes.
-pub(crate) fn read_plain(image: &Image, file: &Inode, limit: u64) -> Result<Option<Vec<u8>>, ImageError> {
-    if file.file_type != FileType::Regular || file.is_encrypted() || file.size > limit {
-        return Ok(None);
-    }
-    let mut bytes = vec![0; file.size as usize];
-    image.fs().open_raw(file)?.read_raw_at(&mut bytes, 0)?;
-    Ok(Some(bytes))
-}
-
-/// Opens a target read-only: a regular file or a block device. A pipe without a writer does not block.
-pub(crate) fn open_target(path: &Path) -> Result<std::fs::File, Failure> {
-    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-    let fail = |error: std::io::Error| Failure::environment(format!("{}: {error}", name_for_stderr(path)));
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(fail)?;
-    let kind = file.metadata().map_err(fail)?.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
-        let what = if kind.is_dir() { "a directory" } else { "a pipe, socket or character device" };
-        return Err(Failure::usage(format!("{}: {what}, not an image", name_for_stderr(path))));
-    }
-    Ok(file)
-}
-
-/// A secret's name on the command line, `-` for standard input.
-pub(crate) type SecretFile = PathBuf;

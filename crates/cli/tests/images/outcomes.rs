@@ -183,31 +183,65 @@ fn users_with_few_threads() {
     }
 }
 
-/// What an image is wrapped in is said, and one that is cut off.
+/// What a target is instead of an ext4 image, and what to do about it; and that an image is cut off.
 #[test]
-fn packed_and_truncated_images_are_told_as_what_they_are() {
+fn what_is_not_ext4_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let image = unpack(dir.path(), "verity");
     let whole = fs::read(dir.path().join(&image)).unwrap();
-    let packed: [(&str, &[u8]); 5] = [
-        ("gzip", b"\x1f\x8b\x08"),
-        ("bzip2", b"BZh9"),
-        ("xz", b"\xfd7zXZ\0"),
-        ("zstd", b"\x28\xb5\x2f\xfd"),
-        ("qcow2", b"QFI\xfb"),
+    // The magic number, where it is, what the message calls it, and what it says to do.
+    let table: [(&[u8], usize, &str, &str); 23] = [
+        (b"\x1f\x8b\x08", 0, "gzip", "gunzip"),
+        (b"BZh9", 0, "bzip2", "bunzip2"),
+        (b"\xfd7zXZ\0", 0, "xz", "unxz"),
+        (b"\x28\xb5\x2f\xfd", 0, "zstd", "unzstd"),
+        (b"\x04\x22\x4d\x18", 0, "LZ4", "unlz4"),
+        (b"PK\x03\x04", 0, "ZIP", "unzip"),
+        (b"7z\xbc\xaf\x27\x1c", 0, "7-Zip", "7z"),
+        (b"QFI\xfb", 0, "qcow2", "qemu-img"),
+        (b"KDMV", 0, "VMDK", "qemu-img"),
+        (b"vhdxfile", 0, "VHDX", "qemu-img"),
+        (b"conectix", 0, "VHD", "qemu-img"),
+        (b"\x7f\x10\xda\xbe", 0x40, "VDI", "qemu-img"),
+        (b"EVF\x09\x0d\x0a\xff\x00", 0, "E01", "ewfexport"),
+        (b"hsqs", 0, "SquashFS", "unsquashfs"),
+        (b"XFSB", 0, "XFS", "mount"),
+        (b"\xe2\xe1\xf5\xe0", 1024, "EROFS", "mount"),
+        (b"\x10\x20\xf5\xf2", 1024, "f2fs", "mount"),
+        (b"_BHRfS_M", 0x1_0040, "btrfs", "mount"),
+        (b"LUKS\xba\xbe", 0, "LUKS", "cryptsetup"),
+        (b"LABELONE\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0LVM2 001", 512, "LVM", "vgchange"),
+        (b"gDla", 4096, "super", "lpunpack"),
+        (b"verity\0\0", 0, "dm-verity", "data device"),
+        (b"nothing known", 0, "not an ext4 file system", "0xef53"),
     ];
-    for (name, magic) in packed {
-        fs::write(dir.path().join("packed"), [magic, &[7; 5000]].concat()).unwrap();
-        let output = postread(dir.path(), &["ls", "packed"]);
+    for (magic, at, name, advice) in table {
+        let mut bytes = vec![7; 70_000];
+        bytes[at..at + magic.len()].copy_from_slice(magic);
+        fs::write(dir.path().join("other"), &bytes).unwrap();
+        for command in [&["ls", "other"][..], &["cat", "other", "/f"], &["extract", "other", "-C", "out"]] {
+            let output = postread(dir.path(), command);
+            expect(&output, 2);
+            let message = stderr(&output);
+            assert!(message.starts_with("postread: other: ") && message.contains(name), "{name}: {message}");
+            assert!(message.contains(advice), "{name}: {message}");
+        }
+        // A file system whose first sector holds that is a file system all the same.
+        if at == 0 && name != "LUKS" && name != "SquashFS" && name != "XFS" && name != "dm-verity" {
+            fs::write(dir.path().join("boots"), [magic, &whole[magic.len()..]].concat()).unwrap();
+            expect(&postread(dir.path(), &["ls", "boots"]), 0);
+        }
+    }
+    for len in [0, 1, 1500] {
+        fs::write(dir.path().join("short"), vec![0; len]).unwrap();
+        let output = postread(dir.path(), &["ls", "short"]);
         expect(&output, 2);
-        assert!(stderr(&output).contains(&format!("{name} data")), "{}", stderr(&output));
-        // What boots from such a sector is a file system all the same.
-        fs::write(dir.path().join("boots"), [magic, &whole[magic.len()..]].concat()).unwrap();
-        expect(&postread(dir.path(), &["ls", "boots"]), 0);
+        let told = format!("not an ext4 file system: it has {len} bytes, expected at least 2048");
+        assert!(stderr(&output).contains(&told), "{}", stderr(&output));
     }
     fs::write(dir.path().join("cut"), &whole[..whole.len() / 2]).unwrap();
     let output = postread(dir.path(), &["ls", "cut"]);
-    let told = format!("has {} bytes, and there are {}", whole.len(), whole.len() / 2);
+    let told = format!("has {} bytes, and the target only {}", whole.len(), whole.len() / 2);
     assert!(stderr(&output).contains(&told), "{}", stderr(&output));
 }
 

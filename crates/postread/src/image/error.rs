@@ -184,6 +184,10 @@ impl ImageError {
                 ErrorKind::Io
             }
             ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.is_checksum() => ErrorKind::Corrupt,
+            // The checksums of a journal are judged by whole transactions: what is wrong with it is one kind of failure.
+            ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.structure() == ext4::Structure::Journal => {
+                ErrorKind::Corrupt
+            }
             // Metadata that the kernel wrote and that vouches for the file: what is wrong with it is the file's failure.
             ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.structure() == ext4::Structure::Verity => {
                 ErrorKind::Corrupt

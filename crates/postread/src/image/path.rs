@@ -99,6 +99,7 @@ impl Image {
         let mut above: Vec<(u32, usize)> = Vec::new();
         let mut spelled = Vec::new();
         let mut links = 0;
+        let mut ends_with_slash = path.ends_with(b"/") || path.ends_with(b"/.");
         while let Some((name, from_link)) = rest.next() {
             if !inode.is_dir() {
                 return Err(ImageError::WrongKind { ino: inode.ino, wanted: "directory" });
@@ -141,6 +142,9 @@ impl Image {
                 if target.target.is_empty() {
                     return Err(ImageError::NotFound { path: spelled, locked: None });
                 }
+                if is_last {
+                    ends_with_slash |= target.target.ends_with(b"/") || target.target.ends_with(b"/.");
+                }
                 spelled.truncate(before);
                 if target.target.starts_with(b"/") {
                     spelled.clear();
@@ -155,7 +159,7 @@ impl Image {
             inode = found;
         }
         // As in the kernel: what precedes a trailing slash, or a dot after that, is a directory.
-        if !inode.is_dir() && (path.ends_with(b"/") || path.ends_with(b"/.")) {
+        if !inode.is_dir() && ends_with_slash {
             return Err(ImageError::WrongKind { ino: inode.ino, wanted: "directory" });
         }
         Ok(Found { inode, path: spelled, followed: links > 0 })

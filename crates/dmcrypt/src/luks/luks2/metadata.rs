@@ -256,7 +256,7 @@ impl Header {
         }
         keyslots.sort_by_key(|k: &Keyslot| (std::cmp::Reverse(k.priority), k.id.parse().unwrap_or(u64::MAX)));
         let of_segment = json.digests.into_iter().find(|(_, digest)| digest.segments.contains(&segment_id));
-        let (id, digest) = of_segment.ok_or_else(|| Luks2Error::Invalid {
+        let (id, digest) = of_segment.ok_or(Luks2Error::Invalid {
             what: "segment",
             id: segment_id,
             reason: "no digest says which key it has",
