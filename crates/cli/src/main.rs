@@ -57,6 +57,10 @@ enum Command {
     Enable(commands::enable::EnableArgs),
     /// Measure the queue policies on a file, and show what `auto` settles on and why
     Tune(commands::tune::TuneArgs),
+    /// Hash trees over whole devices: make, check, repair
+    DmVerity(commands::dm_verity::DmVerityCommand),
+    /// What a LUKS header says, and whether a passphrase opens it
+    Luks(commands::luks::LuksCommand),
     /// Run experiments: the kernel patches' measurements, on this machine
     Lab(commands::lab::LabArgs),
 }
@@ -75,6 +79,8 @@ fn main() -> ExitCode {
         Command::Measure(args) => commands::measure::run(&args),
         Command::Enable(args) => commands::enable::run(&args),
         Command::Tune(args) => commands::tune::run(&args),
+        Command::DmVerity(command) => commands::dm_verity::run(&command),
+        Command::Luks(command) => commands::luks::run(&command),
         Command::Lab(args) => commands::lab::run(&args),
     };
     match result {

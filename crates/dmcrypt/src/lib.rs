@@ -2,7 +2,7 @@
 //!
 //! A [`Mapping`] is what a `crypt` target of the kernel is: a [`CipherSpec`], a key, and how sectors are numbered. It
 //! decrypts and encrypts runs of sectors in place. The module [`luks`] reads LUKS1 and LUKS2 headers, and turns a
-//! passphrase or a key file into a mapping.
+//! passphrase or a key file into a mapping. [`Decrypted`] is the mapped device, to be read at any byte.
 //!
 //! ```
 //! use postread_dmcrypt::{CipherSpec, Mapping};
@@ -17,6 +17,7 @@
 //! ```
 
 mod cipher;
+mod decrypted;
 mod hash;
 mod iv;
 pub mod luks;
@@ -24,6 +25,7 @@ mod mapping;
 mod spec;
 
 pub use cipher::KeyError;
+pub use decrypted::Decrypted;
 pub use hash::{HashAlg, UnknownHash};
 pub use mapping::{Mapping, MappingError, SectorError};
 pub use spec::{CipherAlg, CipherSpec, IvMode, Mode, SpecError};

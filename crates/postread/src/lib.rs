@@ -45,6 +45,7 @@
 
 pub mod auto;
 mod block_on;
+pub mod block_verity;
 mod digest_files;
 mod engine;
 mod error;

@@ -3,9 +3,11 @@
 mod check;
 mod common;
 mod digest;
+mod dm_verity;
 mod inputs;
 mod kernel;
 mod lab;
+mod luks;
 mod manual;
 mod outputs;
 mod schemas;

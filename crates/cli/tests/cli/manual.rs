@@ -32,6 +32,13 @@ fn pages_and_help_agree() {
         }
         assert_eq!(help, page, "{command}");
     }
+    // Commands that share a page.
+    for (command, parts) in [("dm-verity", &["format", "verify", "repair", "dump"][..]), ("luks", &["dump", "test"])] {
+        let help = |part: &&str| options(&expect(&postread(at, &[command, part, "--help"]), 0));
+        let help: BTreeSet<String> = parts.iter().flat_map(help).collect();
+        let page = fs::read_to_string(at.join(format!("../../docs/man/postread-{command}.1"))).unwrap();
+        assert_eq!(help, options(&page.replace('\\', "")), "{command}");
+    }
     // The experiments share a page.
     let help = |experiment| options(&expect(&postread(at, &["lab", experiment, "--help"]), 0));
     let help: BTreeSet<String> = ["app-start", "tar", "record"].into_iter().flat_map(help).collect();

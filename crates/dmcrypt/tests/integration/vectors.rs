@@ -1,6 +1,10 @@
 //! What is known without any tool.
 
-use postread_dmcrypt::{CipherSpec, KeyError, Mapping, MappingError};
+use std::io;
+use std::sync::Arc;
+
+use postread_dmcrypt::{CipherSpec, Decrypted, KeyError, Mapping, MappingError};
+use postread_io::ReadAt;
 
 fn mapping(spec: &str, key: usize) -> Mapping {
     let spec: CipherSpec = spec.parse().unwrap();
@@ -82,4 +86,27 @@ fn keys_and_runs_that_do_not_fit_are_refused() {
         format!("{mapping:?}"),
         "Mapping { spec: aes-xts-plain64, sector_size: 4096, iv_large_sectors: false, iv_offset: 0, .. }"
     );
+}
+
+#[test]
+fn a_mapped_device_is_read_at_any_byte() {
+    let mapping = Arc::new(mapping("aes-xts-plain64", 64).with_sector_size(4096).unwrap());
+    let plain: Vec<u8> = (0..10 * 4096).map(|i| (i / 11) as u8).collect();
+    let mut data = plain.clone();
+    mapping.encrypt(&mut data, 0).unwrap();
+    // Something before it, and part of a sector behind it.
+    let source: Arc<dyn ReadAt> = Arc::new([&[9; 1000], &data[..], &[9; 100]].concat());
+    let device = Decrypted::new(source.clone(), mapping.clone(), 1000, None).unwrap();
+    assert_eq!(device.len().unwrap(), plain.len() as u64);
+    for (offset, len) in [(0, plain.len()), (1, 5), (4095, 2), (4096, 4096), (5000, 20_000), (plain.len() - 1, 1)] {
+        let mut read = vec![0; len];
+        device.read_exact_at(&mut read, offset as u64).unwrap();
+        assert!(read == plain[offset..offset + len], "{len} bytes at {offset}");
+    }
+    assert_eq!(device.read_at(&mut [0; 10], plain.len() as u64).unwrap(), 0);
+    assert_eq!(device.read_at(&mut [0; 10], u64::MAX).unwrap(), 0);
+    let short = Decrypted::new(source.clone(), mapping.clone(), 1000, Some(8192)).unwrap();
+    assert_eq!(short.len().unwrap(), 8192);
+    let error = Decrypted::new(source, mapping, 1000, Some(11 * 4096)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
 }

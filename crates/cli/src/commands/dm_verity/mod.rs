@@ -1,0 +1,93 @@
+//! `postread dm-verity`: hash trees over whole devices.
+
+mod check;
+mod format;
+mod opened;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::exit::CommandResult;
+
+#[derive(Args, Debug)]
+pub(crate) struct DmVerityCommand {
+    #[command(subcommand)]
+    command: DmVerityWhat,
+}
+
+#[derive(Subcommand, Debug)]
+enum DmVerityWhat {
+    /// Write the hash tree of a device, and its superblock and parity
+    Format(Box<format::FormatArgs>),
+    /// Check every block of a device against its root hash and list all bad ranges
+    Verify(Box<check::VerifyArgs>),
+    /// Copy a device with its bad blocks repaired from parity or from a second copy
+    Repair(Box<check::RepairArgs>),
+    /// Print the superblock of a hash device
+    Dump(format::DumpArgs),
+}
+
+pub(crate) fn run(command: &DmVerityCommand) -> CommandResult {
+    match &command.command {
+        DmVerityWhat::Format(args) => format::run(args),
+        DmVerityWhat::Verify(args) => check::run_verify(args),
+        DmVerityWhat::Repair(args) => check::run_repair(args),
+        DmVerityWhat::Dump(args) => format::run_dump(args),
+    }
+}
+
+/// The devices of a tree.
+#[derive(Args, Debug)]
+struct DeviceArgs {
+    /// The device with the data
+    #[arg(value_name = "DATA")]
+    data: PathBuf,
+    /// The device with the hash tree; it may be DATA itself, see --hash-offset
+    #[arg(id = "hash_device", value_name = "HASH")]
+    hash: PathBuf,
+    /// Where the superblock, or without one the tree, begins on HASH, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    hash_offset: u64,
+    /// HASH has no superblock: the options say what one would
+    #[arg(long)]
+    no_superblock: bool,
+    /// The number of data blocks. When it is not given, verify and repair take it from the superblock, which nothing
+    /// authenticates
+    #[arg(long, value_name = "BLOCKS")]
+    data_blocks: Option<u64>,
+}
+
+/// What a tree is made with.
+#[derive(Args, Debug)]
+struct TreeArgs {
+    /// Hash algorithm: sha256, sha512, sha1 or blake2b-256 [default: sha256]
+    #[arg(long, value_name = "ALG")]
+    hash: Option<postread_verity::HashAlg>,
+    /// Format of the tree: 1 normal, 0 Chromium OS [default: 1]
+    #[arg(long, value_name = "NUMBER")]
+    format: Option<u32>,
+    /// Bytes of a data block [default: 4096]
+    #[arg(long, value_name = "BYTES")]
+    data_block_size: Option<u32>,
+    /// Bytes of a hash block [default: 4096]
+    #[arg(long, value_name = "BYTES")]
+    hash_block_size: Option<u32>,
+    /// The salt in hexadecimal, or - for none [default for format: 32 random bytes]
+    #[arg(long, value_name = "HEX")]
+    salt: Option<String>,
+}
+
+/// Where parity is.
+#[derive(Args, Debug)]
+struct FecArgs {
+    /// The device with parity (FEC data); it may be HASH itself, see --fec-offset
+    #[arg(long, value_name = "FILE")]
+    fec_device: Option<PathBuf>,
+    /// Where parity begins there, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 0, requires = "fec_device")]
+    fec_offset: u64,
+    /// Bytes of parity of each 255-byte codeword, 2 to 24
+    #[arg(long, value_name = "COUNT", default_value_t = 2, requires = "fec_device")]
+    fec_roots: u32,
+}

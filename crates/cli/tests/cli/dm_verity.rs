@@ -1,0 +1,166 @@
+//! `postread dm-verity`, against `veritysetup`.
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::{expect, have_tool, noise, postread, run, stderr, stdout};
+use crate::schemas::{have_validator, valid};
+
+const UUID: &str = "--uuid=00112233-4455-6677-8899-aabbccddeeff";
+
+fn root_of(output: &std::process::Output) -> String {
+    let text = stdout(output);
+    text.lines().find_map(|line| line.strip_prefix("Root hash:")).expect("a root hash").trim().to_owned()
+}
+
+/// Formats `data` into `hash` and `fec`; the root hash.
+fn format(at: &Path, data: &[u8]) -> String {
+    fs::write(at.join("data"), data).unwrap();
+    let output =
+        postread(at, &["dm-verity", "format", "data", "hash", "--fec-device=fec", "--fec-roots=4", "--salt=0a"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    root_of(&output)
+}
+
+#[test]
+fn format_and_dump_are_veritysetup_s() {
+    if !have_tool("veritysetup", "--version", "format_and_dump_are_veritysetup_s") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let cases: [&[&str]; 6] = [
+        &["--salt=-"],
+        &["--salt=aabb", "--hash=sha512", "--fec-device=FEC", "--fec-roots=7"],
+        &["--salt=aabb", "--format=0", "--hash=sha1", "--data-block-size=512"],
+        &["--salt=-", "--no-superblock", "--hash-block-size=1024"],
+        &["--salt=aabb", "--data-blocks=100", "--hash-offset=8192"],
+        &["--salt=aabb", "--data-blocks=1"],
+    ];
+    for options in cases {
+        fs::write(at.join("data"), noise(300 * 4096, 1)).unwrap();
+        let with = |hash: &str, fec: &str| -> Vec<String> {
+            let own = ["format", "data", hash, UUID].map(str::to_owned);
+            own.into_iter().chain(options.iter().map(|o| o.replace("FEC", fec))).collect()
+        };
+        let theirs = with("hash1", "fec1");
+        let theirs = run(at, "veritysetup", &theirs.iter().map(String::as_str).collect::<Vec<_>>());
+        let ours = with("hash2", "fec2");
+        let ours: Vec<&str> = ["dm-verity"].into_iter().chain(ours.iter().map(String::as_str)).collect();
+        let ours = postread(at, &ours);
+        let text = expect(&ours, 0).replace("hash2", "hash1");
+        assert_eq!(text, stdout(&theirs), "{options:?}");
+        for (a, b) in [("hash1", "hash2"), ("fec1", "fec2")] {
+            let read = |name: &str| fs::read(at.join(name)).unwrap_or_default();
+            assert!(read(a) == read(b), "{options:?}: {a}");
+        }
+        if !options.contains(&"--no-superblock") {
+            let offset = options.iter().find(|o| o.starts_with("--hash-offset")).unwrap_or(&"--hash-offset=0");
+            let dump = expect(&postread(at, &["dm-verity", "dump", "hash1", offset]), 0);
+            assert_eq!(dump, stdout(&run(at, "veritysetup", &["dump", "hash1", offset])), "{options:?}");
+        }
+        for name in ["hash1", "hash2", "fec1", "fec2"] {
+            let _ = fs::remove_file(at.join(name));
+        }
+    }
+}
+
+#[test]
+fn verify_lists_all_bad_ranges_and_repair_mends_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let good = noise(600 * 4096, 1);
+    let root = format(at, &good);
+    let verify = |more: &[&str]| {
+        let all = [&["dm-verity", "verify", "data", "hash", &root, "--data-blocks=600"], more].concat();
+        postread(at, &all)
+    };
+    assert_eq!(expect(&verify(&[]), 0), "600 data blocks: verified against the root hash given\n");
+    let mut bad = good.clone();
+    for at in [0, 10 * 4096, 11 * 4096 + 9, 599 * 4096 + 4095] {
+        bad[at] ^= 1;
+    }
+    fs::write(at.join("data"), &bad).unwrap();
+    let text = expect(&verify(&[]), 1);
+    let lines: Vec<&str> = text.lines().map(|line| line.split(", expected").next().unwrap()).collect();
+    assert_eq!(lines, ["data block 0: CORRUPT", "data blocks 10 to 11: CORRUPT", "data block 599: CORRUPT"]);
+    let output = verify(&["--fec-device=fec", "--fec-roots=4"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("all 4 bad blocks can be repaired from parity"), "{}", stderr(&output));
+    let repair = |more: &[&str]| {
+        let all = [&["dm-verity", "repair", "data", "hash", &root, "--data-blocks=600", "--output=out"], more].concat();
+        postread(at, &all)
+    };
+    assert_eq!(expect(&repair(&["--fec-device=fec", "--fec-roots=4"]), 0), "4 blocks repaired\n");
+    assert!(fs::read(at.join("out")).unwrap() == good);
+    assert!(fs::read(at.join("data")).unwrap() == bad, "the input is left alone");
+    // From another copy, which is damaged elsewhere.
+    let mut copy = good.clone();
+    copy[300 * 4096] ^= 1;
+    copy[599 * 4096] ^= 1;
+    fs::write(at.join("copy"), copy).unwrap();
+    let output = repair(&["--second-copy=copy"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("data block 599: CORRUPT") && stdout(&output).contains("3 blocks repaired"));
+    // Parity that would lie inside the tree.
+    let inside = ["dm-verity", "format", "copy", "hash9", "--fec-device=hash9", "--fec-offset=8192"];
+    assert_eq!(postread(at, &inside).status.code(), Some(2));
+    // Nothing to repair from.
+    assert_eq!(repair(&[]).status.code(), Some(2));
+}
+
+#[test]
+fn a_bad_tree_a_wrong_root_and_a_short_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let good = noise(600 * 4096, 1);
+    let root = format(at, &good);
+    let verify =
+        |root: &str, more: &[&str]| postread(at, &[&["dm-verity", "verify", "data", "hash", root], more].concat());
+    let output = verify(&"00".repeat(32), &["--data-blocks=600"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("nothing can be verified"));
+    assert_eq!(verify("00", &[]).status.code(), Some(2));
+    assert_eq!(verify("zz", &[]).status.code(), Some(2));
+    // The size comes from the superblock: a smaller one passes, but not without a warning.
+    let output = verify(&root, &[]);
+    assert!(output.status.success() && stderr(&output).contains("which nothing authenticates"));
+    // A hash block.
+    let hash = fs::read(at.join("hash")).unwrap();
+    let mut bad = hash.clone();
+    bad[4096 * 3 + 1] ^= 1;
+    fs::write(at.join("hash"), &bad).unwrap();
+    let text = expect(&verify(&root, &["--data-blocks=600"]), 1);
+    assert!(text.contains("hash block 1 of level 0: CORRUPT"), "{text}");
+    assert!(text.contains("data blocks 128 to 255: cannot be verified, the hash block above is bad"), "{text}");
+    let fec = ["--fec-device=fec", "--fec-roots=4", "--output=out", "--output-hash=out-hash", "--data-blocks=600"];
+    let output = postread(at, &[&["dm-verity", "repair", "data", "hash", &root], &fec[..]].concat());
+    assert_eq!(expect(&output, 0), "1 block repaired\n");
+    assert!(fs::read(at.join("out-hash")).unwrap() == hash);
+    // A device that ends early cannot be read, and is no match.
+    fs::write(at.join("hash"), &hash).unwrap();
+    fs::write(at.join("data"), &good[..500 * 4096]).unwrap();
+    let output = verify(&root, &["--data-blocks=600"]);
+    assert!(stdout(&output).contains("data blocks 500 to 599: cannot be read"), "{}", stdout(&output));
+    // Options that contradict the superblock; a superblock that is none.
+    assert!(stderr(&verify(&root, &["--hash=sha1"])).contains("--hash is not what the superblock says: sha256"));
+    fs::write(at.join("hash"), [0; 8192]).unwrap();
+    assert_eq!(verify(&root, &[]).status.code(), Some(2));
+}
+
+#[test]
+fn reports_are_valid() {
+    if !have_validator("reports_are_valid") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let mut data = noise(600 * 4096, 1);
+    let root = format(at, &data);
+    let tail = ["data", "hash", &root, "--json", "--fec-device=fec", "--fec-roots=4"];
+    valid(&postread(at, &[&["dm-verity", "verify"], &tail[..]].concat()).stdout);
+    data[..40_000].fill(0);
+    fs::write(at.join("data"), data).unwrap();
+    valid(&postread(at, &[&["dm-verity", "verify"], &tail[..]].concat()).stdout);
+    valid(&postread(at, &[&["dm-verity", "repair", "--output=out"], &tail[..]].concat()).stdout);
+}
