@@ -18,8 +18,13 @@ mod verity_target;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use postread_sys::hardening::WipingAllocator;
 
 use crate::exit::Failure;
+
+// Commands that use a private key have it wipe what they free.
+#[global_allocator]
+static ALLOCATOR: WipingAllocator = WipingAllocator;
 
 #[derive(Parser, Debug)]
 #[command(name = "postread", version, about, arg_required_else_help = true)]

@@ -15,14 +15,18 @@ use crate::text::{complain_of, name_for_stderr};
 /// More than any certificate has, in bytes.
 const CERT_MAX: usize = 1 << 20;
 
-/// `ALG:HEX`, or the digits alone: their number tells the algorithm.
-fn parse_digest(text: &str) -> Result<FileDigest, DigestParseError> {
+/// `ALG:HEX`, or the digits alone: their number says which algorithm.
+fn parse_digest(text: &str) -> Result<FileDigest, String> {
     let alg = match text.len() {
+        _ if text.contains(':') => "",
         64 => "sha256:",
         128 => "sha512:",
-        _ => "",
+        found if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            return Err(format!("{found} hexadecimal digits, expected 64 (sha256) or 128 (sha512)"));
+        }
+        _ => return Err("not a digest: expected ALG:HEX, or 64 (sha256) or 128 (sha512) hexadecimal digits".into()),
     };
-    if text.contains(':') { text.parse() } else { format!("{alg}{text}").parse() }
+    format!("{alg}{text}").parse().map_err(|error: DigestParseError| error.to_string())
 }
 
 #[derive(Args, Debug)]

@@ -164,8 +164,8 @@ impl fmt::Debug for FileDigest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DigestParseError {
-    /// There is no `:` between algorithm and digits.
-    #[error("no algorithm before a colon (wanted ALG:HEX)")]
+    /// There is no algorithm in front of the digits.
+    #[error("not a digest: expected ALG:HEX, as in sha256:3d248c...")]
     NoAlgorithm,
     /// An algorithm that fs-verity does not have.
     #[error("unknown hash algorithm {name:?} (known: sha256, sha512)")]

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use clap::Args;
 
 use super::cat_image;
+use super::verify_image::is_image_file;
 use crate::exit::{CommandResult, Failure};
 use crate::image::ImageArgs;
 use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_range};
@@ -28,6 +29,9 @@ pub(crate) struct CatArgs {
     read: ReadOptions,
 }
 
+/// What is missing where the target is an image.
+const NO_PATH: &str = "give the PATH of a file in the image, as `postread ls` lists them";
+
 pub(crate) fn run(args: &CatArgs) -> CommandResult {
     let engine = args.read.engine()?;
     let (file, outcome, name) = match &args.path {
@@ -35,7 +39,15 @@ pub(crate) fn run(args: &CatArgs) -> CommandResult {
             args.target.refuse_for_image()?;
             cat_image::open(&engine, &args.target.file, path, &args.image, args.target.digest)?
         }
-        None if args.image.given() => return Err(Failure::usage("which file of the image? give its PATH")),
+        None if args.image.given() => return Err(Failure::usage(NO_PATH)),
+        // Nothing says what to trust in a plain file: it is more likely an image.
+        None if !args.target.is_plain()
+            && args.target.digest.is_none()
+            && is_image_file(&args.image, &args.target.file) =>
+        {
+            let name = name_for_stderr(&args.target.file);
+            return Err(Failure::usage(format!("{name}: this is an image: {NO_PATH}")));
+        }
         None => {
             let (file, outcome) = args.target.open(&engine)?;
             (file.file().clone(), outcome, name_for_stderr(&args.target.file))

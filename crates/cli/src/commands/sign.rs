@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use postread::{DigestJob, Digester, FileError};
+use postread_sys::hardening::{wipe_freed_memory, wipe_stack};
 use postread_verity::MAX_SIGNATURE_SIZE;
 use postread_verity::signature::{Certificate, KeyError, SigningKey, sign};
 use zeroize::Zeroizing;
@@ -19,8 +20,8 @@ use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::text::{escape_controls, name_for_stderr, output_failed};
 
-/// More than the PEM of any key or certificate has, in bytes.
-const PEM_MAX: usize = 1 << 20;
+/// More than the file of any key or certificate has, in bytes.
+const KEY_MAX: usize = 1 << 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct SignArgs {
@@ -30,10 +31,10 @@ pub(crate) struct SignArgs {
     /// Where the signature goes
     #[arg(value_name = "OUT_SIGFILE")]
     out: PathBuf,
-    /// Private key, PEM (RSA, or EC on P-256 or P-384)
+    /// Private key, PEM or DER (RSA, or EC on P-256, P-384 or P-521), not encrypted
     #[arg(long, value_name = "KEYFILE")]
     key: PathBuf,
-    /// Its certificate, PEM; without it, the key file must hold one too
+    /// Its certificate, PEM or DER [default: the one in KEYFILE]
     #[arg(long, value_name = "CERTFILE")]
     cert: Option<PathBuf>,
     #[command(flatten)]
@@ -68,12 +69,11 @@ pub(crate) fn run(args: &SignArgs) -> CommandResult {
     inputs.extend(args.cert.as_deref().map(|path| ("--cert", path)));
     refuse_overwriting(&outputs, &inputs)?;
     postread_sys::hardening::set_not_dumpable().map_err(Failure::environment)?;
-    let key = Zeroizing::new(read_whole(&args.key, PEM_MAX, "a key's PEM file")?);
-    let key =
-        std::str::from_utf8(&key).map_err(|error| of(&args.key, Outcome::Usage)(&format_args!("no PEM: {error}")))?;
-    let key = SigningKey::from_pem(key).map_err(|error| of(&args.key, outcome_of(&error))(&error))?;
+    wipe_freed_memory();
+    let key = Zeroizing::new(read_whole(&args.key, KEY_MAX, "a key's file")?);
+    let key = SigningKey::from_bytes(&key).map_err(|error| of(&args.key, outcome_of(&error))(&error))?;
     let cert_file = args.cert.as_ref().unwrap_or(&args.key);
-    let cert = read_whole(cert_file, PEM_MAX, "a certificate's file")?;
+    let cert = read_whole(cert_file, KEY_MAX, "a certificate's file")?;
     let cert = Certificate::from_bytes(&cert).map_err(|error| of(cert_file, outcome_of(&error))(&error))?;
 
     let progress = Progress::new(args.quiet);
@@ -95,7 +95,10 @@ pub(crate) fn run(args: &SignArgs) -> CommandResult {
         out.write(&descriptor.to_bytes())?;
     }
     let digest = descriptor.file_digest();
-    let signature = sign(&digest, &key, &cert).map_err(|error| Failure::new(Outcome::Key, error))?;
+    let signed = sign(&digest, &key, &cert);
+    drop(key);
+    wipe_stack();
+    let signature = signed.map_err(|error| Failure::new(Outcome::Key, error))?;
     if signature.len() > MAX_SIGNATURE_SIZE {
         return Err(Failure::new(Outcome::Key, "the signature does not fit into a descriptor"));
     }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +18,7 @@ use serde::Serialize;
 use super::path_tree::{PathTree, TreePath};
 use super::verify::VerifyArgs;
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::{bytes_of, load_trusted, outcome_of, resolve};
+use crate::image::{ImageArgs, bytes_of, load_trusted, outcome_of, resolve};
 use crate::progress::Progress;
 use crate::read_options::StatsReport;
 use crate::report::{Name, Output};
@@ -37,10 +39,21 @@ pub(super) fn is_image(args: &VerifyArgs) -> Result<bool, Failure> {
     if args.target.is_plain() || args.target.digest.is_some() {
         return Ok(false);
     }
-    let is_device = std::fs::metadata(&args.target.file)
-        .is_ok_and(|metadata| std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()));
     let magic = args.image.builder(&args.target.file).layers(&args.target.file)?.magic();
-    Ok(is_device || matches!(magic, Some(Magic::Ext4 | Magic::Gpt | Magic::Mbr)))
+    Ok(is_device(&args.target.file) || is_image_magic(magic))
+}
+
+/// Whether a file is a block device or begins like an image. One that cannot be read is not.
+pub(super) fn is_image_file(image: &ImageArgs, path: &Path) -> bool {
+    is_device(path) || image.builder(path).layers(path).is_ok_and(|layers| is_image_magic(layers.magic()))
+}
+
+fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+fn is_image_magic(magic: Option<Magic>) -> bool {
+    matches!(magic, Some(Magic::Ext4 | Magic::Gpt | Magic::Mbr))
 }
 
 /// One entry of the report.

@@ -39,9 +39,9 @@ fn as_fsverity_sign() {
     fails(2, &["sign", "f", "s", "--key=key.pem"], "no PEM block with a certificate");
     fs::write(at.join("empty"), "").unwrap();
     fails(2, &["sign", "f", "s", "--key=empty"], "no PEM block with a private key");
-    let curve = "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-521 -out p521.pem";
+    let curve = "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:secp256k1 -out k1.pem";
     expect(&run(at, "openssl", &curve.split(' ').collect::<Vec<_>>()), 0);
-    fails(2, &["sign", "f", "s", "--key=p521.pem"], "unsupported kind of key");
+    fails(2, &["sign", "f", "s", "--key=k1.pem"], "unsupported kind of key");
     let digest = expect(&postread(at, &["digest", "f"]), 0);
     let digest = digest.split(' ').next().unwrap();
     fails(
@@ -57,4 +57,127 @@ fn as_fsverity_sign() {
     let other = "req -x509 -nodes -subj /CN=t -days 2 -newkey rsa:2048 -keyout other.pem -out othercert.pem";
     expect(&run(at, "openssl", &other.split(' ').collect::<Vec<_>>()), 0);
     fails(3, &["sign", "f", "s", "--key=key.pem", "--cert=othercert.pem"], "does not belong to the certificate");
+}
+
+/// Every kind of key in every form that OpenSSL writes: what is signed with it is accepted by OpenSSL.
+#[test]
+fn every_form_of_a_key() {
+    if !have_tool("openssl", "version", "every_form_of_a_key") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    fs::write(at.join("f"), noise(10_000, 5)).unwrap();
+    let openssl = |line: &str| expect(&run(at, "openssl", &line.split(' ').collect::<Vec<_>>()), 0);
+    let formatted = expect(&postread(at, &["digest", "f", "--for-builtin-sig", "--compact"]), 0);
+    fs::write(at.join("content"), hex::decode(formatted.trim()).unwrap()).unwrap();
+    let kinds = [
+        "rsa:2048",
+        "ec -pkeyopt ec_paramgen_curve:P-256",
+        "ec -pkeyopt ec_paramgen_curve:P-384",
+        "ec -pkeyopt ec_paramgen_curve:P-521",
+    ];
+    for kind in kinds {
+        openssl(&format!("req -x509 -nodes -subj /CN=t -days 2 -newkey {kind} -keyout p8.pem -out cert.pem"));
+        openssl("x509 -in cert.pem -outform der -out cert.der");
+        openssl("pkcs8 -topk8 -nocrypt -in p8.pem -outform der -out p8.der");
+        openssl("pkcs8 -topk8 -in p8.pem -outform der -out locked.der -passout pass:x");
+        // PKCS#1 or SEC1.
+        openssl("pkey -in p8.pem -traditional -out old.pem");
+        let tool = if kind.starts_with("rsa") { "rsa -traditional" } else { "ec" };
+        openssl(&format!("{tool} -in p8.pem -outform der -out old.der"));
+        for (key, cert) in
+            [("p8.pem", "cert.pem"), ("p8.der", "cert.der"), ("old.pem", "cert.pem"), ("old.der", "cert.der")]
+        {
+            let (key, cert) = (format!("--key={key}"), format!("--cert={cert}"));
+            expect(&postread(at, &["sign", "f", "sig", &key, &cert]), 0);
+            openssl(
+                "smime -verify -binary -inform der -in sig -content content -nointern -noverify -certfile cert.pem -out seen",
+            );
+        }
+        let locked = postread(at, &["sign", "f", "sig", "--key=locked.der", "--cert=cert.pem"]);
+        expect(&locked, 3);
+        assert!(stderr(&locked).contains("the private key is encrypted"), "{}", stderr(&locked));
+    }
+}
+
+/// Stops the program at its end and looks for the numbers of `$NEEDLES` in all memory that it can write.
+const SCAN: &str = r#"
+import gdb, os
+process = gdb.selected_inferior()
+found, scanned = 0, 0
+for line in open('/proc/%d/maps' % process.pid):
+    fields = line.split()
+    if not fields[1].startswith('rw'): continue
+    start, end = [int(at, 16) for at in fields[0].split('-')]
+    try: memory = bytes(process.read_memory(start, end - start))
+    except gdb.error: continue
+    scanned += len(memory)
+    for needle in os.environ['NEEDLES'].split():
+        if bytes.fromhex(needle) in memory:
+            found += 1
+            print('FOUND', needle[:16], 'in', fields[-1])
+print('RESULT', found, scanned)
+"#;
+
+/// Nothing of a private key is left in memory when the program ends: neither as it is in the file, nor as the number
+/// that is computed with.
+#[test]
+fn no_private_key_is_left_in_memory() {
+    let test = "no_private_key_is_left_in_memory";
+    if !have_tool("openssl", "version", test) || !have_tool("gdb", "--version", test) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    fs::write(at.join("f"), noise(10_000, 5)).unwrap();
+    fs::write(at.join("scan.py"), SCAN).unwrap();
+    let openssl = |line: &str| expect(&run(at, "openssl", &line.split(' ').collect::<Vec<_>>()), 0);
+    let number = |text: &str, name: &str| {
+        let (_, digits) = text.split_once(&format!("{name}:\n")).unwrap();
+        let digits = digits.lines().take_while(|line| line.starts_with("    "));
+        let bytes = hex::decode(digits.collect::<String>().replace([' ', ':'], "")).unwrap();
+        bytes[usize::from(bytes[0] == 0)..].to_vec()
+    };
+    let kinds: [(&str, &[&str]); 3] = [
+        ("rsa:2048", &["privateExponent", "prime1", "prime2", "exponent1", "exponent2", "coefficient"]),
+        ("ec -pkeyopt ec_paramgen_curve:P-256", &["priv"]),
+        ("ec -pkeyopt ec_paramgen_curve:P-521", &["priv"]),
+    ];
+    for (kind, names) in kinds {
+        openssl(&format!("req -x509 -nodes -subj /CN=t -days 2 -newkey {kind} -keyout key.pem -out cert.pem"));
+        let printed = openssl("pkey -in key.pem -text -noout");
+        let mut needles = Vec::new();
+        for name in names {
+            // Half of the number, in both orders: of the other half a copy may have been overwritten.
+            let mut number = number(&printed, name);
+            number.truncate(number.len() / 2 / 8 * 8);
+            needles.push(hex::encode(&number));
+            number.reverse();
+            needles.push(hex::encode(&number));
+        }
+        for args in [&["f", "sig", "--key=key.pem", "--cert=cert.pem"][..], &["AnArgument", "sig", "--key=none"]] {
+            // What is looked for is found where it is: the arguments are.
+            let control = args[0] == "AnArgument";
+            let needles = if control { hex::encode("AnArgument") } else { needles.join(" ") };
+            let line = format!("run sign {} > /dev/null 2>&1", args.join(" "));
+            let output = std::process::Command::new("gdb")
+                .current_dir(at)
+                .env("NEEDLES", needles)
+                .args(["-q", "-batch", "-nx", "-ex", "set confirm off", "-ex", "set debuginfod enabled off"])
+                .args(["-ex", "catch syscall exit_group", "-ex", &line, "-ex", "source scan.py", "-ex", "kill"])
+                .args(["--args", env!("CARGO_BIN_EXE_postread")])
+                .output()
+                .unwrap();
+            let text = crate::common::stdout(&output);
+            let result = text.lines().find_map(|line| line.strip_prefix("RESULT ")?.split_once(' '));
+            let Some((found, scanned)) = result else {
+                postread_tests::skip(format!("gdb cannot stop the program at its end: {text}{}", stderr(&output)));
+                return;
+            };
+            assert!(scanned.parse::<u64>().unwrap() > 100_000, "{text}");
+            assert_eq!(found != "0", control, "{kind} {text}");
+        }
+        assert!(fs::metadata(at.join("sig")).unwrap().len() > 100);
+    }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod fsverity;
+pub(crate) mod heap;
 pub(crate) mod memory;
 pub(crate) mod sched;
 #[cfg(target_arch = "x86_64")]

@@ -1,11 +1,11 @@
-//! Keys and certificates: RSA, and ECDSA on P-256 and P-384.
+//! Keys and certificates: RSA, and ECDSA on P-256, P-384 and P-521.
 
 use std::fmt;
 
 use ecdsa::signature::hazmat::{PrehashSigner, PrehashVerifier};
 use rsa::pkcs1::DecodeRsaPrivateKey;
 use rsa::pkcs8::PrivateKeyInfoRef;
-use x509_cert::der::{Decode, Encode, SecretDocument};
+use x509_cert::der::{Decode, Encode, Header, SecretDocument, SliceReader, Tag};
 use x509_cert::ext::pkix::SubjectKeyIdentifier;
 
 use super::{EC_PUBLIC_KEY, RSA_ENCRYPTION, SigHash};
@@ -32,7 +32,7 @@ pub enum KeyError {
         detail: String,
     },
     /// A kind of key that is not supported.
-    #[error("unsupported kind of key {oid} (supported: RSA, and EC on P-256 and P-384)")]
+    #[error("unsupported kind of key {oid} (supported: RSA, and EC on P-256, P-384 and P-521)")]
     Unsupported {
         /// The algorithm's or curve's object identifier.
         oid: String,
@@ -50,6 +50,7 @@ enum Private {
     Rsa(Box<rsa::PrivateKey>),
     P256(Box<p256::ecdsa::SigningKey>),
     P384(Box<p384::ecdsa::SigningKey>),
+    P521(Box<p521::ecdsa::SigningKey>),
 }
 
 impl fmt::Debug for SigningKey {
@@ -64,6 +65,7 @@ pub(super) enum PublicKey {
     Rsa(Box<rsa::PublicKey>),
     P256(Box<p256::ecdsa::VerifyingKey>),
     P384(Box<p384::ecdsa::VerifyingKey>),
+    P521(Box<p521::ecdsa::VerifyingKey>),
 }
 
 /// The first PEM block whose label is one of `labels`, from its first dash.
@@ -99,14 +101,47 @@ impl SigningKey {
             "RSA PRIVATE KEY" => rsa::PrivateKey::from_pkcs1_der(der.as_bytes())
                 .map(|key| Self(Private::Rsa(Box::new(key))))
                 .map_err(|e| malformed("private key", e)),
-            "EC PRIVATE KEY" => match p256::SecretKey::from_sec1_der(der.as_bytes()) {
-                Ok(key) => Ok(Self(Private::P256(Box::new(key.into())))),
-                Err(_) => p384::SecretKey::from_sec1_der(der.as_bytes())
-                    .map(|key| Self(Private::P384(Box::new(key.into()))))
-                    .map_err(|e| malformed("private key", e)),
-            },
+            "EC PRIVATE KEY" => Self::from_sec1_der(der.as_bytes()),
             _ => Err(KeyError::Encrypted),
         }
+    }
+
+    /// Reads a key file in PEM, or in DER: PKCS#8, PKCS#1 (RSA) or SEC1 (EC).
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, KeyError> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) if text.contains("-----BEGIN ") => Self::from_pem(text),
+            _ => Self::from_der(bytes),
+        }
+    }
+
+    /// Reads a key in DER: PKCS#8, PKCS#1 (RSA) or SEC1 (EC).
+    pub fn from_der(der: &[u8]) -> Result<Self, KeyError> {
+        // All three are a sequence that begins with a version; an encrypted key begins with another sequence.
+        let Ok(first) = first_element(der) else { return Err(KeyError::NoPem { wanted: "a private key" }) };
+        match first {
+            Tag::Integer => {}
+            Tag::Sequence if x509_cert::Certificate::from_der(der).is_err() => return Err(KeyError::Encrypted),
+            _ => return Err(KeyError::NoPem { wanted: "a private key" }),
+        }
+        if PrivateKeyInfoRef::try_from(der).is_ok() {
+            return Self::from_pkcs8_der(der);
+        }
+        match rsa::PrivateKey::from_pkcs1_der(der) {
+            Ok(key) => Ok(Self(Private::Rsa(Box::new(key)))),
+            Err(_) => Self::from_sec1_der(der),
+        }
+    }
+
+    /// Reads an EC key in SEC1's form, which names its curve or has the length of the curve's keys.
+    fn from_sec1_der(der: &[u8]) -> Result<Self, KeyError> {
+        if let Ok(key) = p256::SecretKey::from_sec1_der(der) {
+            return Ok(Self(Private::P256(Box::new(key.into()))));
+        }
+        if let Ok(key) = p384::SecretKey::from_sec1_der(der) {
+            return Ok(Self(Private::P384(Box::new(key.into()))));
+        }
+        let key = p521::SecretKey::from_sec1_der(der).map_err(|e| malformed("private key", e))?;
+        Ok(Self(Private::P521(Box::new(key.into()))))
     }
 
     /// Reads a PKCS#8 key in DER.
@@ -126,6 +161,9 @@ impl SigningKey {
         } else if curve == P384 {
             let key = p384::SecretKey::try_from(info).map_err(|e| malformed("private key", e))?;
             Ok(Self(Private::P384(Box::new(key.into()))))
+        } else if curve == P521 {
+            let key = p521::SecretKey::try_from(info).map_err(|e| malformed("private key", e))?;
+            Ok(Self(Private::P521(Box::new(key.into()))))
         } else {
             Err(KeyError::Unsupported { oid: curve.to_string() })
         }
@@ -136,6 +174,7 @@ impl SigningKey {
             Private::Rsa(key) => PublicKey::Rsa(Box::new(key.to_public_key())),
             Private::P256(key) => PublicKey::P256(Box::new(*key.verifying_key())),
             Private::P384(key) => PublicKey::P384(Box::new(*key.verifying_key())),
+            Private::P521(key) => PublicKey::P521(Box::new(*key.verifying_key())),
         }
     }
 
@@ -157,13 +196,34 @@ impl SigningKey {
                 let signature: p384::ecdsa::Signature = key.sign_prehash(&digest).ok()?;
                 Some(signature.to_der().as_bytes().to_vec())
             }
+            Private::P521(key) => {
+                let signature: p521::ecdsa::Signature = key.sign_prehash(&for_p521(&digest)).ok()?;
+                Some(signature.to_der().as_bytes().to_vec())
+            }
         }
     }
 }
 
 const P256: x509_cert::der::asn1::ObjectIdentifier =
     x509_cert::der::asn1::ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7");
+const P521: x509_cert::der::asn1::ObjectIdentifier = x509_cert::der::asn1::ObjectIdentifier::new_unwrap("1.3.132.0.35");
 const P384: x509_cert::der::asn1::ObjectIdentifier = x509_cert::der::asn1::ObjectIdentifier::new_unwrap("1.3.132.0.34");
+
+/// A hash as P-521 signs it: a number. The crate refuses one shorter than half the curve's order, such as SHA-256; zeros
+/// in front do not change the number.
+fn for_p521(digest: &[u8]) -> [u8; 66] {
+    let mut number = [0; 66];
+    let start = number.len().saturating_sub(digest.len());
+    number[start..].copy_from_slice(digest);
+    number
+}
+
+/// The kind of the first element of the outer sequence.
+fn first_element(der: &[u8]) -> Result<Tag, x509_cert::der::Error> {
+    let mut reader = SliceReader::new(der)?;
+    Header::decode(&mut reader)?;
+    Tag::peek(&reader)
+}
 
 impl PublicKey {
     fn from_certificate(certificate: &x509_cert::Certificate) -> Result<Self, KeyError> {
@@ -185,6 +245,9 @@ impl PublicKey {
         } else if curve == P384 {
             let key = p384::ecdsa::VerifyingKey::from_sec1_bytes(point).map_err(|e| malformed("certificate", e))?;
             Ok(Self::P384(Box::new(key)))
+        } else if curve == P521 {
+            let key = p521::ecdsa::VerifyingKey::from_sec1_bytes(point).map_err(|e| malformed("certificate", e))?;
+            Ok(Self::P521(Box::new(key)))
         } else {
             Err(KeyError::Unsupported { oid: curve.to_string() })
         }
@@ -203,6 +266,8 @@ impl PublicKey {
                 .is_ok_and(|signature| key.verify_prehash(&digest, &signature).is_ok()),
             Self::P384(key) => p384::ecdsa::Signature::from_der(signature)
                 .is_ok_and(|signature| key.verify_prehash(&digest, &signature).is_ok()),
+            Self::P521(key) => p521::ecdsa::Signature::from_der(signature)
+                .is_ok_and(|signature| key.verify_prehash(&for_p521(&digest), &signature).is_ok()),
         }
     }
 

@@ -75,12 +75,14 @@ const RSA: &[&str] = &["rsa:2048"];
 const P256: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
 const P384: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:P-384"];
 
+const P521: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:P-521"];
+
 #[test]
 fn openssl_accepts_ours_and_we_openssl_s() {
     if !have_tool("openssl", "version", "openssl_accepts_ours_and_we_openssl_s") {
         return;
     }
-    for newkey in [RSA, P256, P384] {
+    for newkey in [RSA, P256, P384, P521] {
         let signer = Signer::new(newkey);
         for alg in [HashAlg::Sha256, HashAlg::Sha512] {
             let (digest, other) = (digest(alg), FileDigest::new(Digest::of(alg, b"another")).unwrap());
