@@ -24,17 +24,26 @@ pub enum HashAlg {
     /// SHA-1 (FIPS 180-4): old dm-verity images. Collisions are known; it verifies nothing against an attacker.
     Sha1,
     /// BLAKE2b with a digest of 256 bits (RFC 7693): Android Verified Boot.
+    #[cfg(feature = "blake2")]
     Blake2b256,
 }
 
 impl HashAlg {
     /// Every algorithm.
-    pub const ALL: [HashAlg; 4] = [HashAlg::Sha256, HashAlg::Sha512, HashAlg::Sha1, HashAlg::Blake2b256];
+    pub const ALL: &'static [HashAlg] = &[
+        HashAlg::Sha256,
+        HashAlg::Sha512,
+        HashAlg::Sha1,
+        #[cfg(feature = "blake2")]
+        HashAlg::Blake2b256,
+    ];
 
     /// The digest's size in bytes.
     pub const fn digest_size(self) -> usize {
         match self {
-            HashAlg::Sha256 | HashAlg::Blake2b256 => 32,
+            HashAlg::Sha256 => 32,
+            #[cfg(feature = "blake2")]
+            HashAlg::Blake2b256 => 32,
             HashAlg::Sha512 => 64,
             HashAlg::Sha1 => 20,
         }
@@ -44,7 +53,9 @@ impl HashAlg {
     pub const fn compression_block_size(self) -> usize {
         match self {
             HashAlg::Sha256 | HashAlg::Sha1 => 64,
-            HashAlg::Sha512 | HashAlg::Blake2b256 => 128,
+            HashAlg::Sha512 => 128,
+            #[cfg(feature = "blake2")]
+            HashAlg::Blake2b256 => 128,
         }
     }
 
@@ -54,6 +65,7 @@ impl HashAlg {
             HashAlg::Sha256 => "sha256",
             HashAlg::Sha512 => "sha512",
             HashAlg::Sha1 => "sha1",
+            #[cfg(feature = "blake2")]
             HashAlg::Blake2b256 => "blake2b-256",
         }
     }
@@ -81,7 +93,7 @@ impl FromStr for HashAlg {
     type Err = UnknownHashAlg;
 
     fn from_str(name: &str) -> Result<Self, UnknownHashAlg> {
-        Self::ALL.into_iter().find(|alg| alg.name() == name).ok_or(UnknownHashAlg)
+        Self::ALL.iter().copied().find(|alg| alg.name() == name).ok_or(UnknownHashAlg)
     }
 }
 
@@ -174,6 +186,7 @@ enum Stream {
     Sha256(sha2::Sha256),
     Sha512(sha2::Sha512),
     Sha1(sha1::Sha1),
+    #[cfg(feature = "blake2")]
     Blake2b256(blake2::Blake2b256),
 }
 
@@ -185,6 +198,7 @@ impl Hasher {
             HashAlg::Sha256 => Stream::Sha256(sha2::Sha256::new()),
             HashAlg::Sha512 => Stream::Sha512(sha2::Sha512::new()),
             HashAlg::Sha1 => Stream::Sha1(sha1::Sha1::new()),
+            #[cfg(feature = "blake2")]
             HashAlg::Blake2b256 => Stream::Blake2b256(blake2::Blake2b256::new()),
         })
     }
@@ -195,6 +209,7 @@ impl Hasher {
             Stream::Sha256(_) => HashAlg::Sha256,
             Stream::Sha512(_) => HashAlg::Sha512,
             Stream::Sha1(_) => HashAlg::Sha1,
+            #[cfg(feature = "blake2")]
             Stream::Blake2b256(_) => HashAlg::Blake2b256,
         }
     }
@@ -206,6 +221,7 @@ impl Hasher {
             Stream::Sha256(h) => h.update(data),
             Stream::Sha512(h) => h.update(data),
             Stream::Sha1(h) => h.update(data),
+            #[cfg(feature = "blake2")]
             Stream::Blake2b256(h) => h.update(data),
         }
     }
@@ -217,6 +233,7 @@ impl Hasher {
             Stream::Sha256(h) => self::Digest::from_slice(&h.finalize()),
             Stream::Sha512(h) => self::Digest::from_slice(&h.finalize()),
             Stream::Sha1(h) => self::Digest::from_slice(&h.finalize()),
+            #[cfg(feature = "blake2")]
             Stream::Blake2b256(h) => self::Digest::from_slice(&h.finalize()),
         }
     }
@@ -263,7 +280,7 @@ impl BlockHasher {
         let engine = match alg {
             HashAlg::Sha256 => Engine::Sha256(Common::new()),
             HashAlg::Sha512 => Engine::Sha512(Common::new()),
-            HashAlg::Sha1 | HashAlg::Blake2b256 => Engine::Serial { prefixed: Hasher::new(alg), suffix: Vec::new() },
+            _ => Engine::Serial { prefixed: Hasher::new(alg), suffix: Vec::new() },
         };
         Self { platform: Platform::default(), engine }
     }

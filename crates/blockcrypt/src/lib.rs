@@ -38,8 +38,9 @@
 //! # }
 //! ```
 //!
-//! Features: `std` (default) only reads the environment; without it the crate is `no_std` with `alloc`. `historical`
-//! adds Speck.
+//! Features: `std` (default) only reads the environment; without it the crate is `no_std` with `alloc`. `ciphers` (default)
+//! is everything that takes a key; without it the crate hashes, and depends on little. `blake2` (default) is BLAKE2b.
+//! `historical` adds Speck.
 //!
 //! Figures and rivals: `benches/run blockcrypt_hash blockcrypt_cipher`.
 #![no_std]
@@ -47,35 +48,54 @@ extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+#[cfg(feature = "ciphers")]
 pub mod adiantum;
+#[cfg(feature = "ciphers")]
 mod aes;
+#[cfg(feature = "ciphers")]
 pub mod cbc;
+#[cfg(feature = "ciphers")]
 mod chacha;
+#[cfg(feature = "ciphers")]
 pub mod cts;
+#[cfg(feature = "ciphers")]
 pub mod error;
+#[cfg(feature = "ciphers")]
 pub mod essiv;
+#[cfg(feature = "ciphers")]
 mod gf128;
+#[cfg(feature = "ciphers")]
 mod gf256;
 pub mod hash;
+#[cfg(feature = "ciphers")]
 pub mod hctr2;
 #[doc = include_str!("../LEVELS.md")]
 pub mod levels {}
+#[cfg(feature = "ciphers")]
 pub mod modes;
+#[cfg(feature = "ciphers")]
 mod nh;
 pub mod platform;
+#[cfg(feature = "ciphers")]
 mod poly1305;
+#[cfg(feature = "ciphers")]
 mod polyval;
 mod sha256;
 #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod sha2_avx512;
 mod sha2_many;
 mod sha512;
+#[cfg(feature = "ciphers")]
 pub mod sm4;
 #[cfg(feature = "historical")]
 pub mod speck;
+#[cfg(feature = "ciphers")]
 mod units;
+#[cfg(feature = "ciphers")]
 pub mod xts;
 
+#[cfg(feature = "ciphers")]
 pub use error::{KeyError, LengthError};
 pub use platform::Platform;
+#[cfg(feature = "ciphers")]
 pub use units::MAX_UNIT_SIZE;

@@ -92,7 +92,7 @@ fn published_vectors() {
 #[test]
 fn every_length_class_agrees_with_the_oracle() {
     let data = noise(33 * 4097 + 512, 2024);
-    for alg in HashAlg::ALL {
+    for &alg in HashAlg::ALL {
         for length in LENGTHS {
             let blocks: Vec<&[u8]> = (0..33).map(|i| &data[i * length..][..length]).collect();
             for prefix in PREFIXES {
@@ -166,7 +166,7 @@ proptest! {
 
 #[test]
 fn a_later_prefix_replaces_the_earlier_one() {
-    for alg in HashAlg::ALL {
+    for &alg in HashAlg::ALL {
         let plain = BlockHasher::new(alg);
         let again = plain.clone().with_prefix(&[1; 100]).with_suffix(&[2; 9]).with_prefix(&[]).with_suffix(&[]);
         assert_eq!(plain.hash_one(b"block"), again.hash_one(b"block"));
@@ -186,7 +186,7 @@ fn digests_compare_by_all_their_bytes() {
 
 #[test]
 fn names_round_trip() {
-    for alg in HashAlg::ALL {
+    for &alg in HashAlg::ALL {
         assert_eq!(alg.to_string().parse(), Ok(alg));
         assert_eq!(digest(alg, b"").len(), alg.digest_size());
     }
