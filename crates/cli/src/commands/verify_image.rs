@@ -111,7 +111,7 @@ enum Entry<'a> {
         self_consistent: u64,
         exit_status: u8,
         #[serde(skip_serializing_if = "Option::is_none")]
-        stats: Option<StatsReport>,
+        stats: Option<Box<StatsReport>>,
     },
 }
 
@@ -467,7 +467,13 @@ impl Verify<'_> {
             shared.line(format_args!("{good} of {files} files are good{trust}"));
         }
         let self_consistent = shared.self_consistent;
-        shared.push(&Entry::Summary { files, good, self_consistent, exit_status: outcome.code(), stats });
+        shared.push(&Entry::Summary {
+            files,
+            good,
+            self_consistent,
+            exit_status: outcome.code(),
+            stats: stats.map(Box::new),
+        });
         if let Some(error) = shared.broken {
             return Err(output_failed_after(outcome, error));
         }
