@@ -33,7 +33,8 @@ pub fn skip(why: impl Display) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("test");
     assert!(!require_all(), "{test}: {why}, and POSTREAD_REQUIRE_ALL=1 forbids skipping");
-    eprintln!("SKIP {test}: {why}");
+    // Not through `eprintln!`: the harness keeps what that prints, and a skip has to be seen without `--nocapture`.
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("SKIP {test}: {why}\n").as_bytes());
 }
 
 /// Finds a program in `PATH` or the `sbin` directories; skips if it is missing.

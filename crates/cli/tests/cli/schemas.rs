@@ -22,7 +22,10 @@ pub(crate) fn have_validator(test: &str) -> bool {
     let found = found.is_ok_and(|output| output.status.success());
     if !found {
         assert_ne!(std::env::var("POSTREAD_REQUIRE_ALL").as_deref(), Ok("1"), "{test} needs python3-jsonschema");
-        println!("SKIP {test}: no jsonschema in Python");
+        let _ = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            format!("SKIP {test}: no jsonschema in Python\n").as_bytes(),
+        );
     }
     found
 }

@@ -175,7 +175,7 @@ mod tests {
 
     /// Only the first two slots of a directory are its own; a third of such a name, or one that leads elsewhere, is not.
     #[test]
-    fn dots_are_the_directorys_own_in_their_places_only() {
+    fn dots_name_the_directory_and_its_parent_in_their_places_only() {
         let mut block = vec![0; 1024];
         block[..12].copy_from_slice(&[12, 0, 0, 0, 12, 0, 1, 2, b'.', 0, 0, 0]);
         block[12..24].copy_from_slice(&[2, 0, 0, 0, 12, 0, 2, 2, b'.', b'.', 0, 0]);

@@ -21,7 +21,7 @@ pub(crate) fn have_tool(tool: &str, arg: &str, test: &str) -> bool {
     let found = std::process::Command::new(tool).arg(arg).output().is_ok();
     if !found {
         assert_ne!(std::env::var("POSTREAD_REQUIRE_ALL").as_deref(), Ok("1"), "{test} needs {tool}");
-        println!("SKIP {test}: no {tool}");
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("SKIP {test}: no {tool}\n").as_bytes());
     }
     found
 }
