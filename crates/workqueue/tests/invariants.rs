@@ -10,41 +10,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use common::{BOTH, Rng, config, pools, split_topology, two_cpus, within_patience};
+use common::{BOTH, Gate, Rng, config, gated_work, hog, pools, split_topology, two_cpus, within_patience};
 use postread_sys::{CpuSet, affinity, current_cpu};
-use postread_workqueue::{Config, Pools, Report, Work, Workqueue, WqAttrs, WqFlags, blocking};
-
-/// An item that has started and waits inside `blocking` until the test lets it go on.
-struct Gate {
-    entered: mpsc::Receiver<()>,
-    go: mpsc::Sender<()>,
-}
-
-/// A reusable item that passes through a gate at each run.
-fn gated_work(inside: impl Fn(&Work) + Send + Sync + 'static) -> (Work, Gate) {
-    let (enter, entered) = mpsc::channel();
-    let (go, may_go) = mpsc::channel();
-    let (enter, may_go) = (Mutex::new(enter), Mutex::new(may_go));
-    let work = Work::new(move |work| {
-        inside(work);
-        let _ = enter.lock().unwrap().send(());
-        let _ = blocking(|| may_go.lock().unwrap().recv());
-    });
-    (work, Gate { entered, go })
-}
-
-/// Queues an item that holds its worker: it waits without saying so.
-fn hog(wq: &Workqueue, cpu: u32) -> Gate {
-    let (enter, entered) = mpsc::channel();
-    let (go, may_go) = mpsc::channel::<()>();
-    let queued = wq.spawn_on(cpu, move || {
-        let _ = enter.send(());
-        let _ = may_go.recv();
-    });
-    assert!(queued.unwrap());
-    entered.recv().unwrap();
-    Gate { entered, go }
-}
+use postread_workqueue::{Config, Pools, Report, Work, WqAttrs, WqFlags, blocking};
 
 #[test]
 fn i01_an_item_runs_on_one_worker_at_a_time() {
@@ -692,22 +660,6 @@ fn i18_an_item_that_sleeps_or_hogs_without_saying_so_does_not_hold_up_its_pool()
         while pools.stats().iter().any(|p| p.running > 0) {
             thread::sleep(Duration::from_millis(1));
         }
-    });
-}
-
-#[test]
-fn i18_cpu_intensive_items_do_not_hold_up_their_pool() {
-    within_patience(|| {
-        let pools = pools();
-        let cpu = two_cpus().0;
-        let wq = pools.alloc("i18_intensive", WqFlags::PERCPU | WqFlags::CPU_INTENSIVE, 0).unwrap();
-        let holds: Vec<Gate> = (0..3).map(|_| hog(&wq, cpu)).collect();
-        let (tell, told) = mpsc::channel();
-        let short = pools.alloc("i18_short", WqFlags::PERCPU, 0).unwrap();
-        short.spawn_on(cpu, move || tell.send(()).unwrap()).unwrap();
-        told.recv().unwrap();
-        holds.iter().for_each(|hold| hold.go.send(()).unwrap());
-        wq.flush().unwrap();
     });
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{BOTH, Rng, config, pools, split_topology, two_cpus, within_patience};
+use common::{BOTH, Gate, Rng, config, hog, pools, split_topology, two_cpus, within_patience};
 use postread_sys::{CpuSet, affinity, current_cpu};
 use postread_workqueue::{
     AffnScope, AttrsError, DelayedWork, Executed, JoinError, MaxActiveError, Pools, QueueNodeError, Work, WqAttrs,
@@ -568,4 +568,20 @@ fn statistics_print_as_one_line() {
     );
     assert!(format!("{:#}", wq.stats()).contains("\n  pool u0 on CPUs "));
     assert!(wq.stats().run.max().unwrap() >= Duration::from_millis(1));
+}
+
+#[test]
+fn i18_cpu_intensive_items_do_not_hold_up_their_pool() {
+    within_patience(|| {
+        let pools = pools();
+        let cpu = two_cpus().0;
+        let wq = pools.alloc("i18_intensive", WqFlags::PERCPU | WqFlags::CPU_INTENSIVE, 0).unwrap();
+        let holds: Vec<Gate> = (0..3).map(|_| hog(&wq, cpu)).collect();
+        let (tell, told) = mpsc::channel();
+        let short = pools.alloc("i18_short", WqFlags::PERCPU, 0).unwrap();
+        short.spawn_on(cpu, move || tell.send(()).unwrap()).unwrap();
+        told.recv().unwrap();
+        holds.iter().for_each(|hold| hold.go.send(()).unwrap());
+        wq.flush().unwrap();
+    });
 }

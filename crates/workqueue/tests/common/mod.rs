@@ -1,12 +1,13 @@
 //! What the workqueue tests share.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::sync::Mutex;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use postread_sys::affinity;
 use postread_sys::topology::Topology;
-use postread_workqueue::{Config, Pools, WqFlags};
+use postread_workqueue::{Config, Pools, Work, Workqueue, WqFlags, blocking};
 
 /// Both kinds of queue.
 pub(crate) const BOTH: [WqFlags; 2] = [WqFlags::PERCPU, WqFlags::UNBOUND];
@@ -108,4 +109,36 @@ impl Rng {
     pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() >> 33) as usize % n
     }
+}
+
+/// An item that has started and waits inside `blocking` until the test lets it go on.
+pub(crate) struct Gate {
+    pub(crate) entered: mpsc::Receiver<()>,
+    pub(crate) go: mpsc::Sender<()>,
+}
+
+/// A reusable item that passes through a gate at each run.
+pub(crate) fn gated_work(inside: impl Fn(&Work) + Send + Sync + 'static) -> (Work, Gate) {
+    let (enter, entered) = mpsc::channel();
+    let (go, may_go) = mpsc::channel();
+    let (enter, may_go) = (Mutex::new(enter), Mutex::new(may_go));
+    let work = Work::new(move |work| {
+        inside(work);
+        let _ = enter.lock().unwrap().send(());
+        let _ = blocking(|| may_go.lock().unwrap().recv());
+    });
+    (work, Gate { entered, go })
+}
+
+/// Queues an item that holds its worker: it waits without saying so.
+pub(crate) fn hog(wq: &Workqueue, cpu: u32) -> Gate {
+    let (enter, entered) = mpsc::channel();
+    let (go, may_go) = mpsc::channel::<()>();
+    let queued = wq.spawn_on(cpu, move || {
+        let _ = enter.send(());
+        let _ = may_go.recv();
+    });
+    assert!(queued.unwrap());
+    entered.recv().unwrap();
+    Gate { entered, go }
 }
