@@ -40,23 +40,23 @@ struct Cli {
 enum Command {
     /// Compute fs-verity file digests
     Digest(commands::digest::DigestArgs),
-    /// Check a file against its digest and tell every bad block
+    /// Verify a file or an image and report every bad block
     Verify(Box<commands::verify::VerifyArgs>),
     /// Print the verified bytes of a file
     Cat(Box<commands::cat::CatArgs>),
     /// Check files against a list of fs-verity digests
     Check(commands::check::CheckArgs),
-    /// Tell what protects an image: layers, policies, key identifiers wanted, digests
+    /// Show what protects an image: layers, policies, the keys needed, digests
     Inspect(Box<commands::inspect::InspectArgs>),
     /// List directories of an image
     Ls(Box<commands::ls::LsArgs>),
     /// Extract files of an image, decrypted and verified, or their ciphertext
     Extract(Box<commands::extract::ExtractArgs>),
-    /// Names of master keys
+    /// Print the identifiers of master keys
     Key(commands::key::KeyCommand),
     /// Sign a file's fs-verity digest
     Sign(commands::sign::SignArgs),
-    /// Show the fs-verity digest that the kernel holds a file to
+    /// Print the fs-verity digest that the kernel enforces for a file
     Measure(commands::measure::MeasureArgs),
     /// Enable fs-verity on a file
     Enable(commands::enable::EnableArgs),

@@ -38,21 +38,21 @@ pub(crate) struct VerityArgs {
     #[arg(long, value_name = "ALG:HEX", value_parser = parse_digest)]
     pub(crate) digest: Option<FileDigest>,
     /// The Merkle tree [default: FILE.verity-tree if it is there, else computed]
-    #[arg(long, value_name = "TREE")]
+    #[arg(long, help_heading = "Plain files", value_name = "TREE")]
     merkle_tree: Option<PathBuf>,
     /// The descriptor, in place of the parameters [default: FILE.verity-desc if it is there]
-    #[arg(long, value_name = "DESC", conflicts_with_all = ["hash_alg", "block_size", "salt"])]
+    #[arg(long, help_heading = "Plain files", value_name = "DESC", conflicts_with_all = ["hash_alg", "block_size", "salt"])]
     descriptor: Option<PathBuf>,
     /// Hash algorithm: sha256 or sha512 [default: the digest's]
-    #[arg(long, value_name = "ALG", value_parser = parse_alg)]
+    #[arg(long, help_heading = "Plain files", value_name = "ALG", value_parser = parse_alg)]
     hash_alg: Option<HashAlg>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Plain files")]
     blocks: BlockOptions,
     /// A detached built-in signature of the digest [default: the descriptor's]
-    #[arg(long, value_name = "SIGFILE", requires = "cert")]
+    #[arg(long, help_heading = "Plain files", value_name = "SIGFILE", requires = "cert")]
     signature: Option<PathBuf>,
     /// A certificate that is trusted, PEM or DER (repeatable)
-    #[arg(long, value_name = "CERTFILE")]
+    #[arg(long, help_heading = "Plain files", value_name = "CERTFILE")]
     cert: Vec<PathBuf>,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct CheckArgs {
     /// Don't print OK for each file that verifies
     #[arg(short, long)]
     quiet: bool,
-    /// Print nothing, the exit status tells
+    /// Print nothing: only the exit status says whether all is good
     #[arg(long)]
     status: bool,
     /// Don't fail for, or report, missing files

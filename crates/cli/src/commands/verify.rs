@@ -36,30 +36,30 @@ pub(crate) struct VerifyArgs {
     /// Files and directories in it, if it is an image or a block device [default: all]
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<OsString>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Images")]
     pub(crate) image: ImageArgs,
     /// Trusted digests of files of an image, as `fsverity digest` prints them, with their paths in the image
-    #[arg(long, value_name = "LIST", conflicts_with = "digest")]
+    #[arg(long, help_heading = "Images", value_name = "LIST", conflicts_with = "digest")]
     pub(crate) digests: Option<PathBuf>,
-    /// A file with fs-verity that has no digest in the list fails
-    #[arg(long, requires = "digests")]
+    /// Fail a file with fs-verity that has no digest in the list
+    #[arg(long, help_heading = "Images", requires = "digests")]
     pub(crate) require_digests: bool,
-    /// Files of an image that are verified at once [default: the number of CPUs]
-    #[arg(long, value_name = "N", value_parser = parse_jobs)]
+    /// How many files of an image to verify at once [default: the number of CPUs]
+    #[arg(long, help_heading = "Images", value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
     /// Only these bytes; the end is exclusive, and either may be left out
-    #[arg(long, value_name = "START..END", value_parser = parse_range)]
+    #[arg(long, help_heading = "Plain files", value_name = "START..END", value_parser = parse_range)]
     pub(crate) range: Option<ByteRange>,
-    /// Write a map of good and bad ranges to MAPFILE, as GNU ddrescue has it
-    #[arg(long, value_name = "MAPFILE")]
+    /// Write a map of good and bad ranges to MAPFILE, in the format of GNU ddrescue
+    #[arg(long, help_heading = "Plain files", value_name = "MAPFILE")]
     pub(crate) map: Option<PathBuf>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Reading")]
     pub(crate) read: ReadOptions,
     /// Print a report in JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    /// Print nothing where all is good, and show no progress
-    #[arg(short, long)]
+    /// Print nothing about what is good, and show no progress
+    #[arg(short, long, help_heading = "Output")]
     pub(crate) quiet: bool,
 }
 

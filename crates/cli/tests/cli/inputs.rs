@@ -202,3 +202,28 @@ fn a_list_that_breaks_off_hides_no_bad_file() {
     expect(&output, 2);
     assert!(stderr(&output).contains("none of its first 1048576 lines"), "{}", stderr(&output));
 }
+
+/// A message names what is wrong, not what the parser met first.
+#[test]
+fn messages_that_lead_the_right_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    fs::write(at.join("f"), "x").unwrap();
+    for (digest, says) in [
+        ("abc", "3 hexadecimal digits, expected 64 (sha256) or 128 (sha512)"),
+        ("nonsense", "not a digest: expected ALG:HEX"),
+        ("md5:00", "unknown hash algorithm"),
+    ] {
+        let output = postread(at, &["verify", "f", "--digest", digest]);
+        expect(&output, 2);
+        assert!(stderr(&output).contains(says) && !stderr(&output).contains("colon"), "{}", stderr(&output));
+    }
+    // An ext4 superblock's magic number is enough to call it an image.
+    let mut image = vec![0; 64 << 10];
+    image[1024 + 56..1024 + 58].copy_from_slice(&[0x53, 0xef]);
+    fs::write(at.join("img"), image).unwrap();
+    let output = postread(at, &["cat", "img"]);
+    expect(&output, 2);
+    let text = stderr(&output);
+    assert!(text.contains("img: this is an image: give the PATH") && !text.contains("--digest"), "{text}");
+}
