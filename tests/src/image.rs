@@ -1,4 +1,4 @@
-//! Images: unpacked from the repository, mounted by this machine's kernel.
+//! Images: unpacked from the repository, mounted by the kernel that runs the tests.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
@@ -9,10 +9,10 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::run;
 
-/// Unpacks `NAME.zst` into a temporary file, with holes where there are zeros.
+/// Unpacks `NAME.zst` into a temporary file, with holes in place of zeros.
 ///
 /// # Panics
-/// When the file cannot be read or is not in the format of zstd.
+/// When the file cannot be read or is not in zstd format.
 #[track_caller]
 pub fn unpack_image(packed: &Path) -> NamedTempFile {
     let file = File::open(packed).unwrap_or_else(|e| panic!("{}: {e}", packed.display()));
@@ -52,7 +52,7 @@ impl Mount {
     /// Mounts an image through a loop device, with mount's options (`ro`, `test_dummy_encryption`).
     ///
     /// # Errors
-    /// What `mount` says: a kernel without this file system, or without a loop device.
+    /// The message of `mount`: the kernel lacks this file system or a loop device.
     pub fn image(image: &Path, kind: &str, options: &str) -> Result<Mount, String> {
         let dir = TempDir::new().map_err(|e| e.to_string())?;
         let options = if options.is_empty() { "loop".to_owned() } else { format!("loop,{options}") };
@@ -67,10 +67,10 @@ impl Mount {
         Ok(Mount { dir })
     }
 
-    /// Mounts a file system in memory that has room for so many bytes.
+    /// Mounts a file system in memory with room for this many bytes.
     ///
     /// # Errors
-    /// What `mount` says.
+    /// The message of `mount`.
     pub fn tmpfs(bytes: u64) -> Result<Mount, String> {
         let dir = TempDir::new().map_err(|e| e.to_string())?;
         let output = Command::new("mount")
@@ -89,10 +89,10 @@ impl Mount {
         self.dir.path()
     }
 
-    /// Unmounts now, so that the image holds everything.
+    /// Unmounts now, so that everything is in the image.
     ///
-    /// Another test that starts a program has its files open in the child too, for a moment until that one executes, and
-    /// a file of this mount among them keeps it busy: so it is tried for some seconds.
+    /// A program that another test starts has the files of this process open until it executes, and keeps the mount busy
+    /// for that moment: so this tries for some seconds.
     ///
     /// # Panics
     /// When something in it stays in use.
@@ -110,7 +110,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // After `unmount` there is nothing to do; else, whatever failed, nothing may stay mounted.
+        // Nothing may stay mounted, whatever failed. After `unmount` there is nothing to do.
         if std::fs::read_to_string("/proc/self/mountinfo")
             .is_ok_and(|m| m.contains(&*self.dir.path().to_string_lossy()))
         {

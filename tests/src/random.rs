@@ -1,6 +1,6 @@
-//! Bytes and numbers that look random and are the same each time, by the xorshift64 of Marsaglia.
+//! Reproducible random bytes and numbers: Marsaglia's xorshift64.
 
-/// Numbers that follow from a seed.
+/// Numbers determined by a seed.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// `len` bytes that repeat nowhere near a block's size.
+/// `len` bytes without repetitions at the scale of a block.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut out = Vec::with_capacity(len + 8);

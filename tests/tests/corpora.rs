@@ -1,4 +1,4 @@
-//! The corpora of the fuzz targets of fscrypt and of the lab, replayed: each input whole, and cut short anywhere.
+//! Runs the corpora of the fuzz targets of fscrypt and the lab: each input whole, and cut short at every length.
 
 #[path = "../../fuzz/fuzz_targets/checks/fscrypt.rs"]
 mod fscrypt;

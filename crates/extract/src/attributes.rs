@@ -137,11 +137,14 @@ impl Attributes {
     pub fn read(image: &Image, inode: &Inode, failed: &mut dyn FnMut(Error)) -> Self {
         let mut xattrs = Vec::new();
         let mut room = XATTRS_MAX;
-        let found = image.fs().xattrs(inode).unwrap_or_else(|error| {
-            failed(ImageError::from(error).into());
-            Vec::new()
-        });
-        for xattr in found {
+        for xattr in image.fs().xattrs(inode) {
+            let xattr = match xattr {
+                Ok(xattr) => xattr,
+                Err(error) => {
+                    failed(ImageError::from(error).into());
+                    continue;
+                }
+            };
             // Many entries may share one large value: they take more memory here than in the image.
             let Some(left) = room.checked_sub(xattr.value.len()) else {
                 let what = format!("its extended attributes have more than {XATTRS_MAX} bytes: the rest is left out");

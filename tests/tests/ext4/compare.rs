@@ -1,4 +1,4 @@
-//! A whole tree, ours against a kernel mount's.
+//! Compares a whole tree with a kernel's mount of it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use postread_fsimage::ext4::{Ext4, Extent, ExtentKind, FileType, Inode, ROOT_INO, posix_acl_xattr};
 use rustix::fs::{AtFlags, StatxFlags, lgetxattr, llistxattr, statx};
 
-/// Everything below the root of an image by path, and what could not be read.
+/// Everything below the root of an image by path, and errors.
 pub(crate) fn walk(fs: &Ext4) -> (BTreeMap<Vec<u8>, Inode>, Vec<String>) {
     let mut found = BTreeMap::from([(Vec::new(), fs.root().unwrap())]);
     let mut path: Vec<Vec<u8>> = Vec::new();
@@ -50,7 +50,7 @@ fn kernel_walk(root: &Path, prefix: Vec<u8>, out: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Compares the image with the kernel's view of it at `mount`: names, attributes, contents. Gives the number of
+/// Compares the image with the kernel's view of it at `mount`: names, attributes, contents. Returns the number of
 /// inodes compared.
 pub(crate) fn compare(fs: &Ext4, mount: &Path) -> usize {
     compare_with(fs, mount, false)
@@ -120,7 +120,7 @@ fn compare_inode(fs: &Ext4, inode: &Inode, place: &Path, replayed: bool) {
     }
     if matches!(inode.file_type, FileType::Regular | FileType::Directory) {
         let flags = rustix::fs::ioctl_getflags(File::open(place).unwrap()).unwrap().bits();
-        // Those that the kernel shows as they are on disk, less what it adds for itself.
+        // Those that the kernel shows as they are on disk.
         let index = if changed { 0 } else { 0x1000 };
         let shown_flags = 0x0000_00ff | 0x800 | index | 0x8_0000 | 0x10_0000 | 0x1000_0000 | 0x4000_0000;
         assert_eq!(inode.flags.bits() & shown_flags, flags & shown_flags, "{shown}");
@@ -130,7 +130,7 @@ fn compare_inode(fs: &Ext4, inode: &Inode, place: &Path, replayed: bool) {
 
 fn compare_xattrs(fs: &Ext4, inode: &Inode, place: &Path) {
     let mut ours = BTreeMap::new();
-    for attribute in fs.xattrs(inode).unwrap() {
+    for attribute in fs.xattrs(inode).map(Result::unwrap) {
         let value = match attribute.index {
             2 | 3 => posix_acl_xattr(&attribute.value).unwrap(),
             _ => attribute.value.clone(),
@@ -151,7 +151,7 @@ fn compare_xattrs(fs: &Ext4, inode: &Inode, place: &Path) {
     assert!(ours == theirs, "{}: {ours:?} {theirs:?}", place.display());
 }
 
-/// All bytes of small files; of large ones those where either side has data.
+/// Compares all bytes of small files, and those of large ones where either side has data.
 fn compare_contents(fs: &Ext4, inode: &Inode, place: &Path) {
     let file = File::open(place).unwrap();
     let raw = fs.open_raw(inode).unwrap();
@@ -183,8 +183,8 @@ fn compare_contents(fs: &Ext4, inode: &Inode, place: &Path) {
     }
 }
 
-/// Extents follow one another without gaps, merged, up to the end of the file at least; and a walk that begins in the
-/// middle of one sees the same.
+/// Extents have no gaps, are joined, and reach the end of the file at least; a walk that begins in the middle of one gives
+/// the same.
 fn check_extents(fs: &Ext4, inode: &Inode, extents: &[Extent]) {
     let mut at = 0;
     for pair in extents.windows(2) {

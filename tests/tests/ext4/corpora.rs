@@ -1,4 +1,4 @@
-//! What fuzzers start from and what they found, replayed.
+//! Runs the corpora of the fuzzers: seeds, and inputs that once failed.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn corpora_replay() {
         for entry in fs::read_dir(corpus.join(target)).unwrap() {
             let data = fs::read(entry.unwrap().path()).unwrap();
             run(&data);
-            // Cut and flipped too.
+            // Cut short, and with flipped bits.
             run(&data[..data.len() / 2]);
             for at in (0..data.len()).step_by(data.len() / 64 + 1) {
                 let mut bad = data.clone();

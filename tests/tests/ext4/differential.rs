@@ -1,4 +1,4 @@
-//! Images made and filled by this machine's kernel, read back by it and by us.
+//! Images made and filled by the kernel that runs the tests, read back by it and by us.
 
 use std::path::Path;
 use std::process::Command;

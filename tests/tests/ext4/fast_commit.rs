@@ -345,7 +345,7 @@ fn hostile_fast_commits() {
             bytes[at] = [0, 1, 2, 11, 12, 0x7f, 0x80, 0xff, random.below(256) as u8][random.below(9)];
         }
         file.write_all_at(&bytes, areas[0] as u64).unwrap();
-        match Ext4::load_with(file.clone(), options) {
+        match Ext4::load_with(file.clone(), options.clone()) {
             Err(_) => refused += 1,
             Ok(fs) => {
                 let (found, _) = walk_loosely(&fs);

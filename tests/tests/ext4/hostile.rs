@@ -1,4 +1,4 @@
-//! Damaged and hostile images: errors, never a panic, a hang or memory without bound.
+//! Damaged and hostile images give errors, never a panic, a hang or unbounded memory.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use postread_tests::{seed, unpack_image};
 
 use crate::compare::walk;
 
-/// An image in memory that can be changed under the reader.
+/// An image in memory that can change under the reader.
 struct Shared(Mutex<Vec<u8>>);
 
 impl ReadAt for Shared {
@@ -38,7 +38,7 @@ fn load(bytes: Vec<u8>) -> Result<Ext4, Error> {
     Ext4::load_with(Arc::new(bytes), unchecked())
 }
 
-/// Reads everything that there is to read, and counts what failed.
+/// Reads everything, and counts failures.
 fn exercise(fs: &Ext4) -> usize {
     let mut failed = 0;
     failed += usize::from(fs.orphans().is_err());
@@ -47,7 +47,7 @@ fn exercise(fs: &Ext4) -> usize {
             failed += 1;
             continue;
         };
-        failed += usize::from(fs.xattrs(&inode).is_err());
+        failed += fs.xattrs(&inode).filter(Result::is_err).count();
         failed += usize::from(fs.fscrypt_context(&inode).is_err());
         failed += usize::from(fs.symlink_target(&inode).is_err() && inode.mode >> 12 == 0xa);
         failed += usize::from(fs.extents_from(&inode, inode.size / 2).any(|extent| extent.is_err()));
@@ -67,7 +67,7 @@ fn exercise(fs: &Ext4) -> usize {
     failed
 }
 
-/// Where metadata lies: superblock, descriptors, the inodes in use, directories, attribute and extent blocks.
+/// Where metadata is: superblock, descriptors, the inodes in use, directories, attribute and extent blocks.
 fn metadata(bytes: &[u8]) -> Vec<(usize, usize)> {
     let fs = load(bytes.to_vec()).unwrap();
     let superblock = fs.superblock();
@@ -132,7 +132,7 @@ fn cut_short() {
     }
 }
 
-/// With checksums, one flipped byte in any inode, directory or attribute is found, and costs that part only.
+/// With checksums, a flipped bit in any inode or directory is found, and costs that part only.
 #[test]
 fn checksums_find_every_flip() {
     let good = image("fscrypt/verity");
@@ -145,7 +145,7 @@ fn checksums_find_every_flip() {
         bad[table + (ino as usize - 1) * 256 + 0x10] ^= 4;
         let fs = Ext4::load(Arc::new(bad)).unwrap();
         let error = fs.inode(ino).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("corrupt inode {ino}: checksum")), "{error}");
+        assert!(error.starts_with(&format!("corrupt inode {ino}: expected checksum")), "{error}");
         if ino != ROOT_INO && !inode.is_dir() {
             let visits: Vec<_> = fs.walk(ROOT_INO).filter(|visit| visit.inode.is_ok()).collect();
             assert_eq!(visits.len() + 1, before - 1);
@@ -163,7 +163,7 @@ fn checksums_find_every_flip() {
     assert!(corrupt.is_checksum());
 }
 
-/// An image, the file system in it, and where inode `path` lies in it.
+/// Where inode `path` is in an image.
 fn inode_place(bytes: &[u8], path: &[u8]) -> usize {
     let fs = load(bytes.to_vec()).unwrap();
     let ino = fs.resolve(path).unwrap().ino as usize;
@@ -182,7 +182,7 @@ fn a_directory_inside_itself() {
     let (_, errors) = walk(&load(bytes).unwrap());
     assert_eq!(
         errors,
-        [format!("corrupt directory block of inode {}: the directory has a second place in the tree", v.ino)]
+        [format!("corrupt directory block of inode {}: the directory is in two places of the tree", v.ino)]
     );
 }
 
@@ -197,16 +197,25 @@ fn an_indirect_block_inside_itself() {
         bytes[block + 4 * slot..block + 4 * slot + 4].copy_from_slice(&data.to_le_bytes());
     }
     bytes[at + 0x28 + 56..at + 0x28 + 60].copy_from_slice(&data.to_le_bytes());
-    bytes[at + 4..at + 8].fill(0xff);
-    bytes[at + 0x6c..at + 0x70].copy_from_slice(&0x7fff_ffffu32.to_le_bytes());
+    let good = bytes.clone();
+    // The largest size that 12 + 256 + 256² + 256³ blocks can have.
+    let size = (12 + 256 + 256 * 256 + 256 * 256 * 256) * 1024u64;
+    bytes[at + 4..at + 8].copy_from_slice(&(size as u32).to_le_bytes());
+    bytes[at + 0x6c..at + 0x70].copy_from_slice(&((size >> 32) as u32).to_le_bytes());
     let fs = load(bytes).unwrap();
     let inode = fs.resolve(b"plain/f").unwrap();
-    assert_eq!(inode.size, i64::MAX as u64);
+    assert_eq!(inode.size, size);
     let error = fs.extents(&inode).unwrap_err().to_string();
-    assert!(error.contains("stands at two places"), "{error}");
+    assert!(error.contains("is in two places"), "{error}");
     // The size alone is no error: the rest is a hole.
     let first = fs.extents_from(&inode, 0).next().unwrap().unwrap();
     assert_eq!((first.logical, first.len), (0, 1024));
+    // A byte more is one: Linux refuses such an inode.
+    let mut bytes = good;
+    bytes[at + 4..at + 8].copy_from_slice(&(size as u32 + 1).to_le_bytes());
+    bytes[at + 0x6c..at + 0x70].copy_from_slice(&((size >> 32) as u32).to_le_bytes());
+    let error = load(bytes).unwrap().resolve(b"plain/f").unwrap_err().to_string();
+    assert!(error.contains(&format!("the size is {}, the limit is {size}", size + 1)), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! ext4 images: ours against a kernel mount, `debugfs` and the manifests that the kernel left.
+//! ext4 images: our reader against a kernel's mount, `debugfs`, and manifests that the kernel wrote.
 
 mod compare;
 mod corpora;
@@ -8,4 +8,6 @@ mod hostile;
 mod images;
 mod journal;
 mod large;
+mod mutations;
 mod populate;
+mod rules;

@@ -34,7 +34,7 @@ pub(crate) struct ExtractArgs {
     #[arg(long, help_heading = "Saved ciphertext", conflicts_with_all = ["from_ciphertext", "keep_going", "privileged", "digests", "jobs"])]
     ciphertext: bool,
     /// Restore what --ciphertext saved in SAVED
-    #[arg(long, value_name = "SAVED", help_heading = "Saved ciphertext", conflicts_with_all = ["part", "offset", "ignore_checksums", "digests", "require_digests", "passphrase_file"])]
+    #[arg(long, value_name = "SAVED", help_heading = "Saved ciphertext", conflicts_with_all = ["part", "offset", "ignore_checksums", "ignore_journal", "journal", "superblock", "digests", "require_digests", "passphrase_file"])]
     from_ciphertext: Option<PathBuf>,
     /// Trusted digests of files, as `fsverity digest` prints them, with their paths in the image
     #[arg(long, value_name = "LIST", help_heading = "Trust")]

@@ -452,12 +452,13 @@ fn inode_report(image: &Image, inode: &Inode, path: &[u8], outcome: &mut Outcome
     });
     let mapped = matches!(inode.file_type, FileType::Regular | FileType::Directory);
     let extents = mapped.then(|| image.fs().extents_from(inode, 0).filter(Result::is_ok).count() as u64);
-    let xattrs = image.fs().xattrs(inode).unwrap_or_else(|error| {
-        note(error.into());
-        Vec::new()
-    });
-    let names = xattrs.iter().filter_map(|xattr| xattr.full_name());
-    let xattrs = names.map(|name| String::from_utf8_lossy(&name).into_owned()).collect();
+    let mut xattrs = Vec::new();
+    for xattr in image.fs().xattrs(inode) {
+        match xattr {
+            Ok(xattr) => xattrs.extend(xattr.full_name().map(|name| String::from_utf8_lossy(&name).into_owned())),
+            Err(error) => note(error.into()),
+        }
+    }
     let verity = inode.is_verity().then(|| {
         let (report, result) = verity_report(image, inode, path);
         if let Err(error) = result {

@@ -245,11 +245,14 @@ impl Listing<'_> {
 
     /// The extended attributes that Linux shows.
     fn xattrs(&mut self, name: &[u8], inode: &Inode) -> Vec<NamedXattr> {
-        let xattrs = self.image.fs().xattrs(inode).unwrap_or_else(|error| {
-            self.broken(name, &error.into());
-            Vec::new()
-        });
-        xattrs.into_iter().filter_map(|xattr| Some((xattr.full_name()?, xattr.value))).collect()
+        let mut shown = Vec::new();
+        for xattr in self.image.fs().xattrs(inode) {
+            match xattr {
+                Ok(xattr) => shown.extend(xattr.full_name().map(|name| (name, xattr.value))),
+                Err(error) => self.broken(name, &error.into()),
+            }
+        }
+        shown
     }
 }
 

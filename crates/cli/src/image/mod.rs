@@ -7,10 +7,12 @@ mod terminal;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use postread::image::{Follow, Found, Image, ImageError, canonical};
 use postread::{Builder, Target, TrustedDigests};
+use postread_fsimage::ext4::{JournalPolicy, Options};
 
 pub(crate) use entry::{mode_string, time_string};
 pub(crate) use keys::{KeyArgs, read_secret, secret_name};
@@ -31,9 +33,18 @@ pub(crate) struct ImageArgs {
     /// Another piece of a split Android sparse image (repeatable)
     #[arg(long, value_name = "FILE", help_heading = "Images")]
     piece: Vec<PathBuf>,
-    /// Read metadata with wrong checksums too: what it says may be wrong
+    /// Read metadata with wrong checksums too: it may be wrong
     #[arg(long, help_heading = "Images")]
     pub(crate) ignore_checksums: bool,
+    /// Do not replay the journal of a file system that was not unmounted cleanly
+    #[arg(long, conflicts_with = "journal", help_heading = "Images")]
+    ignore_journal: bool,
+    /// Device or file with the journal, of a file system that has it elsewhere
+    #[arg(long, value_name = "FILE", help_heading = "Images")]
+    journal: Option<PathBuf>,
+    /// Read the backup of the superblock in block N
+    #[arg(long, value_name = "N", help_heading = "Images")]
+    superblock: Option<u64>,
     /// Do not follow a symbolic link that is the last name of PATH
     #[arg(long, help_heading = "Images")]
     no_follow: bool,
@@ -53,6 +64,9 @@ impl ImageArgs {
             || self.offset.is_some()
             || !self.piece.is_empty()
             || self.ignore_checksums
+            || self.ignore_journal
+            || self.journal.is_some()
+            || self.superblock.is_some()
             || self.no_follow
             || self.keys.given()
     }
@@ -66,7 +80,9 @@ impl ImageArgs {
         if let Some(number) = self.part {
             builder = builder.partition(number);
         }
-        if let Some(offset) = self.offset {
+        // Whoever names a backup of the superblock knows what is there, whatever has overwritten the first one.
+        let whole = self.superblock.filter(|_| self.part.is_none()).map(|_| 0);
+        if let Some(offset) = self.offset.or(whole) {
             builder = builder.offset(offset);
         }
         for piece in &self.piece {
@@ -78,10 +94,24 @@ impl ImageArgs {
         builder
     }
 
+    fn ext4_options(&self) -> Result<Options, Failure> {
+        let mut options = Options::default();
+        options.checksums = !self.ignore_checksums;
+        options.superblock = self.superblock;
+        if self.ignore_journal {
+            options.journal = JournalPolicy::Ignore;
+        }
+        if let Some(journal) = &self.journal {
+            let fail = |error| Failure::environment(format!("{}: {error}", name_for_stderr(journal)));
+            options.external_journal = Some(Arc::new(std::fs::File::open(journal).map_err(fail)?));
+        }
+        Ok(options)
+    }
+
     /// The target, with the keys that were given. Where a passphrase is wanted and no secret was given, and `ask`, it is
     /// asked for on a terminal.
     pub(crate) fn open_target(&self, target: &Path, ask: bool) -> Result<Target, Failure> {
-        let mut builder = self.builder(target).keys(self.keys.load()?);
+        let mut builder = self.builder(target).ext4_options(self.ext4_options()?).keys(self.keys.load()?);
         if ask && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             builder = builder.ask_passphrase(|| {
                 postread_sys::hardening::set_not_dumpable()?;

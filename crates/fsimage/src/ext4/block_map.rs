@@ -17,10 +17,25 @@ pub(crate) struct BlockMapWalk {
     root: [u8; 60],
     next: u64,
     end: u64,
-    /// Each indirect block seen, with the file block its subtree starts with: one that turns up at two places is a
-    /// loop.
-    seen: HashMap<u64, (u64, u8)>,
+    /// Each indirect block seen, with its place in the map: one that turns up in two places is a loop.
+    seen: HashMap<u64, Place>,
     leaf: Option<(u64, Cached)>,
+}
+
+/// The first file block of a subtree, and its level.
+type Place = (u64, u8);
+
+/// What a file block is mapped to.
+enum Mapped {
+    Block(u64),
+    /// Nothing, and so are as many blocks from this one on.
+    Hole(u64),
+}
+
+/// Pointer `slot` of a block of them.
+fn pointer(block: &[u8], slot: u64) -> u64 {
+    let slot = usize::try_from(slot).unwrap_or(usize::MAX);
+    block.chunks_exact(4).nth(slot).map_or(0, |pointer| le32(pointer, 0).into())
 }
 
 impl BlockMapWalk {
@@ -33,81 +48,84 @@ impl BlockMapWalk {
     pub(crate) fn next(&mut self, fs: &Ext4) -> Result<Option<RawExtent>> {
         let mut run: Option<RawExtent> = None;
         while self.next < self.end {
-            let (physical, span) = self.lookup(fs, self.next)?;
-            match (&mut run, physical) {
-                (None, 0) => self.next = self.next.saturating_add(span),
-                (Some(_), 0) => break,
-                (None, _) => {
-                    run = Some(RawExtent { logical: self.next, len: 1, physical, unwritten: false });
-                    self.next += 1;
+            match (&mut run, self.lookup(fs, self.next)?) {
+                (None, Mapped::Hole(span)) => {
+                    self.next = self.next.saturating_add(span);
+                    continue;
                 }
-                (Some(run), _) if run.physical + run.len == physical => {
-                    run.len += 1;
-                    self.next += 1;
+                (None, Mapped::Block(physical)) => {
+                    run = Some(RawExtent { logical: self.next, len: 1, physical, unwritten: false });
+                }
+                (Some(run), Mapped::Block(physical)) if run.physical.saturating_add(run.len) == physical => {
+                    run.len = run.len.saturating_add(1);
                 }
                 (Some(_), _) => break,
             }
+            self.next = self.next.saturating_add(1);
         }
         Ok(run)
     }
 
-    /// The block that file block `logical` lies in, or 0 and how many blocks from `logical` on are surely not mapped.
-    fn lookup(&mut self, fs: &Ext4, logical: u64) -> Result<(u64, u64)> {
+    fn lookup(&mut self, fs: &Ext4, logical: u64) -> Result<Mapped> {
         let per = u64::from(fs.superblock().block_size / 4);
-        if logical < DIRECT {
-            let block = self.check(fs, le32(&self.root, 4 * logical as usize).into(), None)?;
-            return Ok((block, 1));
-        }
-        let mut rest = logical - DIRECT;
+        let Some(mut rest) = logical.checked_sub(DIRECT) else {
+            return self.data(fs, logical, pointer(&self.root, logical));
+        };
         if let Some((start, leaf)) = &self.leaf
-            && logical >= *start
-            && logical - start < per
+            && let Some(slot) = logical.checked_sub(*start).filter(|&slot| slot < per)
         {
-            let block = le32(leaf, 4 * (logical - start) as usize).into();
-            return Ok((self.check(fs, block, None)?, 1));
+            return self.data(fs, logical, pointer(leaf, slot));
         }
-        let mut level = 1u8;
-        let mut covered = per;
-        while rest >= covered {
-            rest -= covered;
-            level += 1;
-            if level > 3 {
-                // Past what the map can address.
-                return Ok((0, u64::MAX));
-            }
+        // The level whose subtree covers the block, and how many blocks that is.
+        let (mut level, mut covered) = (1u8, per);
+        while let Some(left) = rest.checked_sub(covered) {
+            rest = left;
+            level = level.saturating_add(1);
             covered = covered.saturating_mul(per);
         }
-        let mut block = u64::from(le32(&self.root, 4 * (DIRECT as usize + usize::from(level) - 1)));
-        while level > 0 {
-            let start = logical - rest % covered;
-            if block == 0 {
-                return Ok((0, covered - rest % covered));
-            }
-            block = self.check(fs, block, Some((start, level)))?;
-            let bytes = fs.block(block)?;
-            covered /= per;
-            let slot = (rest / covered) % per;
-            let pointer = le32(&bytes, 4 * slot as usize).into();
-            if level == 1 {
-                self.leaf = Some((start, bytes));
-            }
-            block = pointer;
-            level -= 1;
+        if level > 3 {
+            // Past what the map can address.
+            return Ok(Mapped::Hole(u64::MAX));
         }
-        Ok((self.check(fs, block, None)?, 1))
+        let mut block = pointer(&self.root, DIRECT.saturating_add(level.into()).saturating_sub(1));
+        loop {
+            let offset = rest.checked_rem(covered).unwrap_or(0);
+            if block == 0 {
+                return Ok(Mapped::Hole(covered.saturating_sub(offset)));
+            }
+            let start = logical.saturating_sub(offset);
+            self.enter(fs, logical, block, (start, level))?;
+            let bytes = fs.block(block)?;
+            covered = covered.checked_div(per).unwrap_or(0);
+            block = pointer(&bytes, offset.checked_div(covered).unwrap_or(0));
+            level = level.saturating_sub(1);
+            if level == 0 {
+                self.leaf = Some((start, bytes));
+                return self.data(fs, logical, block);
+            }
+        }
     }
 
-    fn check(&mut self, fs: &Ext4, block: u64, place: Option<(u64, u8)>) -> Result<u64> {
-        let fault = |fault: Fault| fault.of(Structure::BlockMap).in_inode(self.ino);
-        let limit = fs.superblock().blocks_count;
-        if block != 0 && (block <= u64::from(fs.superblock().first_data_block) || block >= limit) {
-            return Err(fault(Fault::Limit { field: "a block number", value: block, limit }).into());
+    fn data(&self, fs: &Ext4, logical: u64, block: u64) -> Result<Mapped> {
+        if block == 0 {
+            return Ok(Mapped::Hole(1));
         }
-        if let Some(place) = place
-            && self.seen.insert(block, place).is_some_and(|before| before != place)
-        {
-            return Err(fault(Fault::Rule("an indirect block stands at two places")).in_block(block).into());
+        self.check(fs, logical, block)?;
+        Ok(Mapped::Block(block))
+    }
+
+    fn check(&self, fs: &Ext4, logical: u64, block: u64) -> Result<()> {
+        let corrupt = |fault: Fault| fault.of(Structure::BlockMap).in_inode(self.ino);
+        Ok(fs.may_have(self.ino, logical, block, 1).map_err(corrupt)?)
+    }
+
+    /// Checks an indirect block, and that it is not met in two places.
+    fn enter(&mut self, fs: &Ext4, logical: u64, block: u64, place: Place) -> Result<()> {
+        self.check(fs, logical, block)?;
+        if self.seen.insert(block, place).is_some_and(|before| before != place) {
+            let fault = Fault::Rule("an indirect block is in two places of the map");
+            return Err(fault.of(Structure::BlockMap).in_inode(self.ino).in_block(block).into());
         }
-        Ok(block)
+        Ok(())
     }
 }

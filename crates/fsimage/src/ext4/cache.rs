@@ -1,5 +1,5 @@
 //! A small bounded cache of metadata. It reads in pieces larger than a block, which is the read-ahead that inode
-//! tables and directories need: neighbours are wanted next.
+//! tables and directories need: what is next to a block is usually wanted next.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,13 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use postread_io::ReadAt;
 
+use super::bytes::to_u64;
+
 /// Bytes read at once; at least the largest block size, so that no block spans two pieces.
-const PIECE: u64 = 128 << 10;
+const PIECE: usize = 128 << 10;
+const PIECE_LEN: u64 = to_u64(PIECE);
 
-/// Locks, so that threads that walk different parts rarely meet.
+/// Locks, so that threads that walk different parts rarely wait for each other.
 const SHARDS: usize = 8;
+const SHARDS_LEN: u64 = to_u64(SHARDS);
 
-/// Bytes of the source, kept alive by the cache's piece that they lie in.
+/// Bytes of the source. They keep the piece of the cache alive that they are in.
 #[derive(Debug, Clone)]
 pub(crate) struct Cached {
     piece: Arc<[u8]>,
@@ -26,7 +30,7 @@ impl Deref for Cached {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.piece[self.start..self.start + self.len]
+        &self.piece[self.start..][..self.len]
     }
 }
 
@@ -36,7 +40,7 @@ struct Shard {
     clock: u64,
 }
 
-/// The cache. At most its capacity is kept, besides the pieces that callers hold.
+/// The cache. It keeps at most its capacity; the pieces that callers hold come on top.
 pub(crate) struct Cache {
     source: Arc<dyn ReadAt>,
     shards: [Mutex<Shard>; SHARDS],
@@ -45,7 +49,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     pub(crate) fn new(source: Arc<dyn ReadAt>, capacity: usize) -> Self {
-        let pieces_per_shard = (capacity / PIECE as usize / SHARDS).max(1);
+        let pieces_per_shard = (capacity / PIECE / SHARDS).max(1);
         Self { source, shards: Default::default(), pieces_per_shard }
     }
 
@@ -55,33 +59,34 @@ impl Cache {
 
     /// `len` bytes at `offset`, which may not cross a multiple of 128 KiB.
     pub(crate) fn read(&self, offset: u64, len: usize) -> io::Result<Cached> {
-        let index = offset / PIECE;
-        let start = (offset % PIECE) as usize;
+        let index = offset / PIECE_LEN;
+        let start = usize::try_from(offset % PIECE_LEN).unwrap_or(PIECE);
         let piece = self.piece(index)?;
-        if start + len > <[u8]>::len(&piece) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        match piece.get(start..) {
+            Some(rest) if rest.len() >= len => Ok(Cached { piece, start, len }),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
-        Ok(Cached { piece, start, len })
     }
 
     fn piece(&self, index: u64) -> io::Result<Arc<[u8]>> {
-        let shard = &self.shards[(index % SHARDS as u64) as usize];
+        let shard = &self.shards[usize::try_from(index % SHARDS_LEN).unwrap_or(0)];
         {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.clock += 1;
+            shard.clock = shard.clock.saturating_add(1);
             let clock = shard.clock;
             if let Some((piece, used)) = shard.pieces.get_mut(&index) {
                 *used = clock;
                 return Ok(piece.clone());
             }
         }
-        // Read without the lock; two threads may read the same piece, which is harmless.
-        let mut bytes = vec![0; PIECE as usize];
-        let mut filled = 0;
+        // Read without the lock; two threads may read the same piece, which does no harm.
+        let mut bytes = vec![0; PIECE];
+        let start = index.saturating_mul(PIECE_LEN);
+        let mut filled = 0usize;
         while filled < bytes.len() {
-            match self.source.read_at(&mut bytes[filled..], index * PIECE + filled as u64) {
+            match self.source.read_at(&mut bytes[filled..], start.saturating_add(to_u64(filled))) {
                 Ok(0) => break,
-                Ok(n) => filled += n,
+                Ok(n) => filled = filled.saturating_add(n),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }

@@ -1,15 +1,15 @@
-//! Names in directories that fold case: which of them Linux takes for one.
+//! Names in directories that fold case: which names are equal to Linux.
 //!
-//! ext4's one encoding is UTF-8 by Unicode 12.1 (`utf8-12.1.0`). Two names are one where they have the same form that
-//! the kernel calls NFDICF: canonically decomposed, without the code points that Unicode lets be ignored, and fully
-//! case-folded (statuses C and F of `CaseFolding.txt`; the dotless i is not another i). Names that are no valid UTF-8
-//! have no such form: they are one where their bytes are. All but one kind of them: Linux passes over continuation
+//! ext4 has one encoding, UTF-8 by Unicode 12.1 (`utf8-12.1.0`). Two names are equal if they have the same form, which
+//! the kernel calls NFDICF: canonically decomposed, without the code points that Unicode allows to be ignored, and fully
+//! case-folded (statuses C and F of `CaseFolding.txt`; the dotless i is a letter of its own). Names that are not valid
+//! UTF-8 have no such form: they are equal if their bytes are. There is one exception: Linux skips continuation
 //! bytes that continue nothing.
 //!
 //! **Later versions of Unicode.** The tables come from crates that follow Unicode. What a code point of 12.1 decomposes
-//! and folds to never changes (Unicode's stability policies), so that only code points assigned later have to be left
-//! as they are, as Linux leaves them: [`LATER`] are those of them that the crates' tables would change. The tests hold
-//! the whole code space to a kernel, and the crates to the versions that the list was made for.
+//! and folds to never changes (Unicode's stability policies), so only code points assigned later have to be left
+//! unchanged, as Linux does: [`LATER`] lists those that the crates' tables would change. The tests compare
+//! the whole code space with a kernel, and check that the crates have the versions that the list was made for.
 
 use std::collections::BTreeSet;
 use std::iter::once;
@@ -20,16 +20,16 @@ use unicode_normalization::char::{canonical_combining_class, decompose_canonical
 /// The longest name of a directory entry, in bytes.
 const NAME_MAX: usize = 255;
 
-/// The form of a name that case folding compares; nothing where it has none, being no valid UTF-8.
+/// The form of a name that case folding compares; nothing if the name is not valid UTF-8.
 pub fn casefold(name: &[u8]) -> Option<Vec<u8>> {
     if name.is_ascii() {
         return Some(name.to_ascii_lowercase());
     }
-    let mut form = Form { out: Vec::with_capacity(2 * name.len()), run: Vec::new() };
+    let mut form = Form { out: Vec::with_capacity(name.len().saturating_mul(2)), run: Vec::new() };
     for chunk in name.utf8_chunks() {
         for c in chunk.valid().chars() {
             if ignorable(c) {
-                // It leaves nothing but a border that combining marks are not ordered across.
+                // It only leaves a boundary that combining marks are not ordered across.
                 form.end_run();
             } else {
                 form.add(c);
@@ -45,10 +45,10 @@ pub fn casefold(name: &[u8]) -> Option<Vec<u8>> {
     Some(form.out)
 }
 
-/// What ext4 hashes of a name in a directory that folds case and is encrypted.
+/// The bytes that ext4 hashes of a name in a directory that folds case and is encrypted.
 ///
-/// It is the form of the name's form where that is shorter than the longest name. Mostly a form is its own; marks on both
-/// sides of something ignorable come together in the first and are ordered in the second. A name without a form is
+/// This is the form of the name's form, if that is shorter than the longest name. Most forms are their own form; marks on
+/// both sides of something ignorable come together in the first and are ordered in the second. A name without a form is
 /// hashed as it is.
 pub fn casefold_for_hash(name: &[u8]) -> Vec<u8> {
     match casefold(name) {
@@ -61,7 +61,7 @@ pub fn casefold_for_hash(name: &[u8]) -> Vec<u8> {
 /// A folded name in the making.
 struct Form {
     out: Vec<u8>,
-    /// What came since the last starter, from the first combining mark on.
+    /// Everything since the last starter, from the first combining mark on.
     run: Vec<Part>,
 }
 
@@ -74,7 +74,7 @@ enum Part {
 }
 
 impl Form {
-    /// Adds what `c` folds and decomposes to, as far as that goes.
+    /// Adds everything that `c` folds and decomposes to.
     fn add(&mut self, c: char) {
         if later(c) {
             return self.start(c);
@@ -82,10 +82,10 @@ impl Form {
         // One step at a time: what a character folds to may decompose, and what it decomposes to may fold. No case
         // folding has more than three characters.
         let mut folded = ['\0'; 3];
-        let mut len = 0;
+        let mut len = 0usize;
         for (slot, f) in folded.iter_mut().zip(once(c).default_case_fold()) {
             *slot = f;
-            len += 1;
+            len = len.saturating_add(1);
         }
         if folded[..len] != [c] {
             return folded[..len].iter().for_each(|&f| self.add(f));
@@ -123,8 +123,8 @@ impl Form {
         }
     }
 
-    /// Orders the marks by their classes. The kernel goes through them once to see which classes there are, and once
-    /// for each; it lets stray bytes pass each time.
+    /// Orders the marks by their classes. The kernel passes over them once to find the classes, and once for each class;
+    /// every pass gives the stray bytes again.
     fn end_run(&mut self) {
         let mut run = std::mem::take(&mut self.run);
         if run.iter().all(|part| matches!(part, Part::Mark(..))) {
@@ -169,7 +169,7 @@ fn ignorable(c: char) -> bool {
         | 0x1bca0..=0x1bca3 | 0x1d173..=0x1d17a | 0xe0000..=0xe0fff)
 }
 
-/// Whether a code point was assigned after Unicode 12.1, and would not be left as it is by the crates' tables.
+/// Whether a code point was assigned after Unicode 12.1, and the crates' tables would change it.
 fn later(c: char) -> bool {
     let c = u32::from(c);
     let after = LATER.partition_point(|&(first, _)| first <= c);
@@ -246,7 +246,7 @@ const LATER: [(u32, u32); 62] = [
 mod tests {
     use super::*;
 
-    /// The list was made for these: with others it has to be looked through again (`tests/tests/casefold.rs` asks a
+    /// The list was made for these versions: others need another look at it (`tests/tests/casefold.rs` asks a
     /// kernel).
     #[test]
     fn the_tables_are_those_that_the_list_was_made_for() {

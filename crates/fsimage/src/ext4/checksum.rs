@@ -1,20 +1,23 @@
 //! The checksums of metadata: CRC-32C as ext4 chains it, CRC-16 of old group descriptors, CRC-32 of old journals.
 
+use super::bytes::{low8, to_usize};
+
 /// CRC-32C without inversion at either end, so that pieces chain: what the format calls `crc32c(seed, bytes)`.
 pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// CRC-16 (polynomial 0x8005, reflected) without inversion: `gdt_csum`'s checksum.
+/// CRC-16 (polynomial 0x8005, reflected) without inversion: the checksum of `gdt_csum`.
 pub(crate) fn crc16(seed: u16, bytes: &[u8]) -> u16 {
-    bytes.iter().fold(seed, |crc, &byte| crc >> 8 ^ CRC16[usize::from((crc ^ u16::from(byte)) as u8)])
+    bytes.iter().fold(seed, |crc, &byte| crc >> 8 ^ CRC16[usize::from(low8(crc.into()) ^ byte)])
 }
 
 /// CRC-32 (polynomial 0x04c11db7), most significant bit first, without inversion: the journal's first checksum.
 pub(crate) fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
-    bytes.iter().fold(seed, |crc, &byte| crc << 8 ^ CRC32_BE[usize::from((crc >> 24) as u8 ^ byte)])
+    bytes.iter().fold(seed, |crc, &byte| crc << 8 ^ CRC32_BE[to_usize((crc >> 24) ^ u32::from(byte))])
 }
 
+#[allow(clippy::arithmetic_side_effects, clippy::as_conversions, reason = "computed by the compiler, which checks it")]
 const CRC16: [u16; 256] = {
     let mut table = [0; 256];
     let mut i = 0;
@@ -31,6 +34,7 @@ const CRC16: [u16; 256] = {
     table
 };
 
+#[allow(clippy::arithmetic_side_effects, clippy::as_conversions, reason = "computed by the compiler, which checks it")]
 const CRC32_BE: [u32; 256] = {
     let mut table = [0; 256];
     let mut i = 0;

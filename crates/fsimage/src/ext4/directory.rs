@@ -1,8 +1,8 @@
-//! Directory blocks: entries one behind the other, each with the distance to the next.
+//! Directory blocks: entries one after the other, each with the distance to the next.
 //!
 //! Layout from the kernel's documentation, `Documentation/filesystems/ext4/directory.rst`.
 
-use super::bytes::{le16, le32};
+use super::bytes::{le16, le32, low32, to_u64};
 use super::checksum::crc32c;
 use super::error::Fault;
 use super::inode::FileType;
@@ -14,8 +14,8 @@ const TAIL: usize = 12;
 /// The file type that marks the checksum entry.
 const TAIL_TYPE: u8 = 0xde;
 
-/// The directory hash that stands behind the name in directories that are encrypted and fold case: it can't be
-/// computed without the key.
+/// The directory hash stored after each name in directories that are encrypted and fold case: without the key it cannot be
+/// computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DirHash {
     /// The hash proper.
@@ -25,10 +25,10 @@ pub struct DirHash {
 }
 
 impl DirHash {
-    /// What ext4 keeps of a SipHash: the upper half as the hash, and the lower as the minor hash. Bit 0 of a hash is the
-    /// index's own, and the highest hash is the directory's end.
+    /// The hash that ext4 makes of a SipHash: the upper half is the hash, the lower half the minor hash. Bit 0 of a hash is
+    /// reserved for the index, and the highest hash marks the end of a directory.
     pub fn from_siphash(siphash: u64) -> Self {
-        Self { hash: clear_reserved((siphash >> 32) as u32), minor_hash: siphash as u32 }
+        Self { hash: clear_reserved(low32(siphash >> 32)), minor_hash: low32(siphash) }
     }
 }
 
@@ -38,12 +38,12 @@ impl DirHash {
 pub struct DirEntry {
     /// The inode's number, not checked yet.
     pub ino: u32,
-    /// The name as it lies on disk, at most 255 bytes: ciphertext in an encrypted directory. May hold anything, `/`
-    /// and zeros too.
+    /// The name as it is on disk, at most 255 bytes: ciphertext in an encrypted directory. It may hold anything, even `/`
+    /// and zero bytes.
     pub name: Box<[u8]>,
-    /// What the entry says of the inode's type; nothing where the file system does not keep it.
+    /// The type of the inode according to the entry; nothing if the file system does not record it.
     pub file_type: Option<FileType>,
-    /// The hash that a directory with encryption and case folding keeps with the name.
+    /// The hash stored with the name in a directory with encryption and case folding.
     pub hash: Option<DirHash>,
 }
 
@@ -54,66 +54,69 @@ impl DirEntry {
     }
 }
 
-/// How a directory's blocks are to be read.
+/// How to read the blocks of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirFormat {
-    /// Entries tell the file type (feature `filetype`).
+    /// Entries have the file type (feature `filetype`).
     pub filetype: bool,
-    /// Hashes stand behind the names (encrypted and case folding).
+    /// Hashes follow the names (encrypted and case folding).
     pub hashes: bool,
 }
 
-/// Reads the entry at `at` of a directory block or of inline entries. Gives the position of the next one, and the
-/// entry where the slot is in use.
-pub(crate) fn entry_at(block: &[u8], at: usize, format: DirFormat) -> Result<(usize, Option<DirEntry>), Fault> {
+/// What is at a place in a directory block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// Free space, or an entry that was deleted.
+    Unused,
+    /// An entry.
+    Entry(DirEntry),
+    /// An entry without a name. Those after it can be read.
+    Nameless,
+}
+
+/// Reads the slot at `at` of a directory block or of inline entries. Gives the position of the next one too. After an
+/// error the rest of the block cannot be read.
+pub(crate) fn slot_at(block: &[u8], at: usize, format: DirFormat) -> Result<(usize, Slot), Fault> {
     let rest = block.get(at..).unwrap_or(&[]);
     if rest.len() < 8 {
         return Err(Fault::Truncated { len: rest.len(), needed: 8 });
     }
     let rec_len = rec_len(le16(rest, 4), block.len());
-    let (name_len, file_type) = match format.filetype {
-        true => (usize::from(rest[6]), rest[7]),
-        false => (usize::from(le16(rest, 6)), 0),
-    };
-    if rec_len < 12 || !rec_len.is_multiple_of(4) || rec_len > rest.len() {
-        return Err(Fault::Limit {
-            field: "the distance to the next entry",
-            value: rec_len as u64,
-            limit: rest.len() as u64,
-        });
-    }
-    let ino = le32(rest, 0);
-    if ino == 0 {
-        return Ok((at + rec_len, None));
-    }
-    if name_len == 0 || name_len > 255 || 8 + name_len > rec_len {
-        return Err(Fault::Limit { field: "the name's length", value: name_len as u64, limit: rec_len as u64 - 8 });
-    }
-    let name = &rest[8..8 + name_len];
-    let hash_at = (8 + name_len).next_multiple_of(4);
-    let dots = matches!(name, b"." | b"..");
-    let hash = match format.hashes && !dots {
-        true if hash_at + 8 > rec_len => {
-            return Err(Fault::Limit {
-                field: "the end of the entry's hash",
-                value: hash_at as u64 + 8,
-                limit: rec_len as u64,
-            });
+    let slot = match rest.get(..rec_len) {
+        Some(slot) if rec_len >= 12 && rec_len.is_multiple_of(4) => slot,
+        _ => {
+            let (value, last) = (to_u64(rec_len), to_u64(rest.len()));
+            return Err(Fault::Range { field: "the distance to the next entry", value, first: 12, last });
         }
-        true => Some(DirHash { hash: le32(rest, hash_at), minor_hash: le32(rest, hash_at + 4) }),
-        false => None,
     };
-    let entry = DirEntry { ino, name: name.into(), file_type: FileType::from_entry(file_type), hash };
-    Ok((at + rec_len, Some(entry)))
+    let next = at.saturating_add(rec_len);
+    let ino = le32(slot, 0);
+    if ino == 0 {
+        return Ok((next, Slot::Unused));
+    }
+    // Without `filetype` the byte after the length is its upper half, which Linux ignores: no name is that long.
+    let name_len = usize::from(slot[6]);
+    if name_len == 0 {
+        return Ok((next, Slot::Nameless));
+    }
+    let Some(name) = slot[8..].get(..name_len) else {
+        let limit = to_u64(rec_len.saturating_sub(8));
+        return Err(Fault::Limit { field: "the name's length", value: to_u64(name_len), limit });
+    };
+    let file_type = if format.filetype { FileType::from_entry(slot[7]) } else { None };
+    let mut entry = DirEntry { ino, name: name.into(), file_type, hash: None };
+    if format.hashes && !entry.is_dot_or_dotdot() {
+        let hash = slot[8..].get(name_len.next_multiple_of(4)..).filter(|hash| hash.len() >= 8);
+        let Some(hash) = hash else { return Err(Fault::Rule("an entry has no room for its hash")) };
+        entry.hash = Some(DirHash { hash: le32(hash, 0), minor_hash: le32(hash, 4) });
+    }
+    Ok((next, Slot::Entry(entry)))
 }
 
 /// Whether the slot at `at` of a directory's first block is its own `.` (the first, leading to `ino`) or `..` (the
 /// second).
 pub(crate) fn own_dots(block: &[u8], at: usize, ino: u32) -> bool {
-    if block.len() < 12 || block.len() - at < 12 {
-        return false;
-    }
-    let slot = &block[at..];
+    let Some(slot) = block.get(at..).filter(|slot| slot.len() >= 12) else { return false };
     if at == 0 {
         slot[6] == 1 && slot[8] == b'.' && le32(slot, 0) == ino
     } else {
@@ -121,13 +124,17 @@ pub(crate) fn own_dots(block: &[u8], at: usize, ino: u32) -> bool {
     }
 }
 
-/// All entries in use of a directory block or of inline entries, `.` and `..` included.
+/// All entries in use of a directory block or of inline entries, `.` and `..` included; nothing if any is corrupt.
 pub fn parse_dir_block(block: &[u8], format: DirFormat) -> Option<Vec<DirEntry>> {
     let mut entries = Vec::new();
     let mut at = 0;
     while at < block.len() {
-        let (next, entry) = entry_at(block, at, format).ok()?;
-        entries.extend(entry);
+        let (next, slot) = slot_at(block, at, format).ok()?;
+        match slot {
+            Slot::Entry(entry) => entries.push(entry),
+            Slot::Unused => {}
+            Slot::Nameless => return None,
+        }
         at = next;
     }
     Some(entries)
@@ -135,10 +142,11 @@ pub fn parse_dir_block(block: &[u8], format: DirFormat) -> Option<Vec<DirEntry>>
 
 /// 65535 and 0 mean a whole block of 64 KiB; else the two low bits are bits 16 and 17.
 fn rec_len(raw: u16, block_len: usize) -> usize {
-    match usize::from(raw) {
-        0 | 0xffff if block_len >= 1 << 16 => block_len,
-        raw if block_len >= 1 << 16 => (raw & 0xfffc) | (raw & 3) << 16,
-        raw => raw,
+    let raw_len = usize::from(raw);
+    match raw {
+        _ if block_len < 1 << 16 => raw_len,
+        0 | 0xffff => block_len,
+        _ => (raw_len & 0xfffc) | (raw_len & 3) << 16,
     }
 }
 
@@ -170,6 +178,21 @@ mod tests {
         for bad in [0u16, 4, 11, 13, 1016, 0xffff] {
             block[16..18].copy_from_slice(&bad.to_le_bytes());
             assert_eq!(parse_dir_block(&block, FORMAT), None, "{bad}");
+        }
+    }
+
+    /// An entry without a name is skipped, whatever is in the byte that has the file type in other file systems.
+    #[test]
+    fn names_without_length_and_without_types() {
+        let mut block = vec![0; 1024];
+        block[..12].copy_from_slice(&[12, 0, 0, 0, 12, 0, 0, 1, 0, 0, 0, 0]);
+        block[12..24].copy_from_slice(&[13, 0, 0, 0, 0xf4, 3, 1, 2, b'a', 0, 0, 0]);
+        assert_eq!(slot_at(&block, 0, FORMAT), Ok((12, Slot::Nameless)));
+        for filetype in [true, false] {
+            let Ok((1024, Slot::Entry(entry))) = slot_at(&block, 12, DirFormat { filetype, hashes: false }) else {
+                panic!("no entry")
+            };
+            assert_eq!((&*entry.name, entry.file_type), (&b"a"[..], filetype.then_some(FileType::Directory)));
         }
     }
 

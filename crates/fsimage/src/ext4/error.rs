@@ -7,18 +7,40 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The magic number at byte 1080 is not ext4's.
-    #[error("not an ext4 file system: magic {found:#06x} at byte 1080 instead of 0xef53")]
+    /// The magic number at byte 1080 is not that of ext4.
+    #[error("not an ext4 file system: expected magic 0xef53 at byte 1080, found {found:#06x}")]
     NotExt4 {
-        /// What stands there.
+        /// What is there instead.
         found: u16,
     },
-    /// Incompatible features that this reader does not know or does not do.
+    /// There is no superblock in the block that [`Options::superblock`](super::Options::superblock) names.
+    #[error(
+        "no ext4 superblock in block {block}: backups are usually in block 8193 (blocks of 1 KiB), 16384 (2 KiB) or \
+         32768 (4 KiB)"
+    )]
+    NoBackup {
+        /// The block.
+        block: u64,
+    },
+    /// Incompatible features that this reader does not support.
     #[error("the file system uses features that are not supported: {0}")]
     UnsupportedFeatures(String),
-    /// A journal that can't be replayed by this reader, although the kernel would.
-    #[error("the file system was not unmounted cleanly, and its journal can't be replayed here: {0}")]
+    /// A journal that this reader cannot replay, although the kernel would.
+    #[error("the file system was not unmounted cleanly, and its journal cannot be replayed here: {0}")]
     UnsupportedJournal(&'static str),
+    /// The file system needs its journal replayed, and the journal is on another device, which was not given.
+    #[error(
+        "the file system was not unmounted cleanly, and its journal is on another device (UUID {}), which is needed to \
+         replay it",
+        uuid_text(.uuid)
+    )]
+    ExternalJournal {
+        /// The UUID of the journal device.
+        uuid: [u8; 16],
+    },
+    /// A journal device was given that is not the one of this file system.
+    #[error("{0}")]
+    WrongJournal(String),
     /// A structure on disk contradicts the format.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
@@ -29,7 +51,7 @@ pub enum Error {
         offset: u64,
         /// Bytes wanted.
         len: usize,
-        /// The source's own error.
+        /// The error of the source.
         source: io::Error,
     },
     /// There is no inode of this number that a name could refer to.
@@ -63,6 +85,58 @@ pub enum Error {
         dir: u32,
         /// The name, raw.
         name: Vec<u8>,
+    },
+}
+
+/// A UUID as tools print it.
+pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
+    let mut out = String::with_capacity(36);
+    for (i, byte) in uuid.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            out.push('-');
+        }
+        for digit in [byte >> 4, byte & 0xf] {
+            out.extend(char::from_digit(digit.into(), 16));
+        }
+    }
+    out
+}
+
+/// Something that is wrong or may be out of date, and that reading goes on in spite of.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Warning {
+    /// The descriptor of a block group has a wrong checksum. Its contents are used, as a read-only mount does; inodes
+    /// and directories have checksums of their own where the feature `metadata_csum` is on.
+    #[error("the descriptor of block group {group} has a wrong checksum; it is used all the same")]
+    GroupChecksum {
+        /// The block group.
+        group: u64,
+    },
+    /// The descriptors of block groups are unusable: inodes of these groups cannot be read.
+    #[error("{count} block group descriptors are unusable, the first is of group {group}: {error}")]
+    Groups {
+        /// How many groups.
+        count: u64,
+        /// The first of them.
+        group: u64,
+        /// What is wrong with its descriptor.
+        error: String,
+    },
+    /// The journal was not replayed, because the caller asked for that.
+    #[error(
+        "the journal was ignored: what was written last before the file system was cut off may be missing, or there in \
+         part only"
+    )]
+    JournalIgnored,
+    /// The superblock is a backup.
+    #[error(
+        "the superblock is the backup in block {block}: its feature flags, label and counts of free space may be older \
+         than the file system, and the group descriptors beside it may be too"
+    )]
+    BackupSuperblock {
+        /// The block that it is in.
+        block: u64,
     },
 }
 
@@ -118,8 +192,7 @@ impl fmt::Display for Structure {
     }
 }
 
-/// A structure that contradicts the format. What exactly is wrong is told by `Display` only, so that it may be told
-/// better later.
+/// A structure that contradicts the format. `Display` describes what exactly is wrong; the wording may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corrupt {
     structure: Structure,
@@ -148,19 +221,19 @@ impl Corrupt {
         self.structure
     }
 
-    /// The inode it belongs to, where it belongs to one.
+    /// The inode it belongs to, if any.
     pub fn inode(&self) -> Option<u32> {
         self.inode
     }
 
-    /// The file system block it stands in (a group's number for descriptors), where that is known.
+    /// The file system block that it is in (for descriptors, the group), if known.
     pub fn block(&self) -> Option<u64> {
         self.block
     }
 
-    /// True where a checksum is all that is wrong.
+    /// True if only a checksum is wrong.
     pub fn is_checksum(&self) -> bool {
-        matches!(self.fault, Fault::Checksum { .. })
+        matches!(self.fault, Fault::Checksum { .. } | Fault::WrongChecksum(_))
     }
 }
 
@@ -186,16 +259,22 @@ impl std::error::Error for Corrupt {}
 /// What is wrong with a structure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error("{len} bytes, at least {needed} needed")]
+    #[error("expected at least {needed} bytes, found {len}")]
     Truncated { len: usize, needed: usize },
-    #[error("checksum {found:#x}, its contents give {wanted:#x}")]
+    #[error("expected checksum {wanted:#x}, found {found:#x}")]
     Checksum { found: u32, wanted: u32 },
-    #[error("magic {found:#x} instead of {wanted:#x}")]
+    #[error("{0} has a wrong checksum")]
+    WrongChecksum(&'static str),
+    #[error("expected magic {wanted:#x}, found {found:#x}")]
     Magic { found: u32, wanted: u32 },
     #[error("{field} is {value}")]
     Field { field: &'static str, value: u64 },
     #[error("{field} is {value}, the limit is {limit}")]
     Limit { field: &'static str, value: u64, limit: u64 },
+    #[error("{field} is {value}, expected {first} to {last}")]
+    Range { field: &'static str, value: u64, first: u64, last: u64 },
+    #[error("file block {logical} is in block {block}, which holds file system metadata")]
+    Metadata { logical: u64, block: u64 },
     #[error("{0}")]
     Rule(&'static str),
 }

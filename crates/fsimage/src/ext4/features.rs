@@ -37,13 +37,13 @@ bitflags! {
     pub struct Incompat: u32 {
         /// Compressed files; never in a released kernel.
         const COMPRESSION = 0x1;
-        /// Directory entries tell the file type.
+        /// Directory entries have the file type.
         const FILETYPE = 0x2;
         /// The journal has to be replayed.
         const RECOVER = 0x4;
         /// This is a journal device.
         const JOURNAL_DEV = 0x8;
-        /// Group descriptors lie in their own groups.
+        /// Group descriptors are in the groups that they describe.
         const META_BG = 0x10;
         /// Files may use extents.
         const EXTENTS = 0x40;
@@ -51,17 +51,17 @@ bitflags! {
         const BIT64 = 0x80;
         /// Multiple mount protection.
         const MMP = 0x100;
-        /// Metadata of several groups lies together.
+        /// Metadata of several groups is kept together.
         const FLEX_BG = 0x200;
         /// Large attribute values in inodes of their own.
         const EA_INODE = 0x400;
         /// Data in directory entries; never in a released kernel.
         const DIRDATA = 0x1000;
-        /// The checksums' seed stands in the superblock.
+        /// The seed of checksums is in the superblock.
         const CSUM_SEED = 0x2000;
         /// Directories larger than 2 GiB or of three index levels.
         const LARGEDIR = 0x4000;
-        /// Small files live in their inodes.
+        /// Small files are kept in their inodes.
         const INLINE_DATA = 0x8000;
         /// fscrypt.
         const ENCRYPT = 0x10000;
@@ -123,8 +123,7 @@ impl Incompat {
         .union(Self::ENCRYPT)
         .union(Self::CASEFOLD);
 
-    /// The names of the features set, by bit; an unknown one is told as `FEATURE_I` and its bit number, as `dumpe2fs`
-    /// does.
+    /// The names of the features set, by bit; an unknown one is `FEATURE_I` and its bit number, as in `dumpe2fs`.
     pub fn names(self) -> Vec<String> {
         names(self.bits(), INCOMPAT_NAMES, 'I')
     }

@@ -4,34 +4,89 @@ use std::io;
 
 use postread_io::ReadAt;
 
-use super::error::{Error, Result};
+use super::bytes::to_u64;
+use super::error::{Corrupt, Error, Fault, Result, Structure};
 use super::filesystem::Ext4;
 use super::inode::Inode;
 use super::map::{Extent, ExtentKind};
 
-/// A file's contents as they lie on disk: no decryption, no verification. As [`ReadAt`] it ends at the file's size;
-/// [`File::read_raw_at`] goes on behind it, where fs-verity metadata lies.
+/// A file's contents as they are on disk: no decryption, no verification. As [`ReadAt`] it ends at the file's size;
+/// [`File::read_raw_at`] goes on past it, where fs-verity metadata is.
 #[derive(Debug)]
 pub struct File {
     fs: Ext4,
     size: u64,
     extents: Vec<Extent>,
     inline: Option<Vec<u8>>,
+    broken: Option<Broken>,
+}
+
+/// Where the map of a file breaks off, and why.
+#[derive(Debug, Clone)]
+struct Broken {
+    from: u64,
+    corrupt: Corrupt,
+}
+
+impl Ext4 {
+    /// An inode's contents as they are on disk (ciphertext if they are encrypted; holes and unwritten extents as
+    /// zeros). Reads are not limited to the file's size: see [`File`].
+    ///
+    /// If part of the map is corrupt, what comes before can be read, and reads past it fail.
+    pub fn open_raw(&self, inode: &Inode) -> Result<File> {
+        let (mut extents, mut broken) = (Vec::new(), None);
+        let inline = self.inline_data(inode)?;
+        if inline.is_none() {
+            let mut walk = self.extents_from(inode, 0);
+            while let Some(extent) = walk.next() {
+                match extent {
+                    Ok(extent) => extents.push(extent),
+                    Err(Error::Corrupt(corrupt)) => broken = Some(Broken { from: walk.position(), corrupt }),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(File { fs: self.clone(), size: inode.size, extents, inline, broken })
+    }
+
+    /// Fills `buf` with the first bytes of an inode whose contents are metadata. As Linux does, this reads blocks that
+    /// are marked as not written, and fails in a hole.
+    pub(crate) fn read_metadata(&self, inode: &Inode, buf: &mut [u8]) -> Result<()> {
+        self.read_metadata_at(inode, 0, buf)
+    }
+
+    /// The same from byte `from`, at the start of a block.
+    pub(crate) fn read_metadata_at(&self, inode: &Inode, from: u64, buf: &mut [u8]) -> Result<()> {
+        let hole = || Fault::Rule("blocks are missing").of(Structure::Inode).in_inode(inode.ino);
+        let mut rest = buf;
+        for extent in self.extents_from(inode, from) {
+            if rest.is_empty() {
+                break;
+            }
+            let extent = extent?;
+            if extent.kind == ExtentKind::Hole {
+                return Err(hole().into());
+            }
+            let len = usize::try_from(extent.len).unwrap_or(usize::MAX).min(rest.len());
+            let (part, after) = rest.split_at_mut(len);
+            read_exact(self, part, extent.physical)?;
+            rest = after;
+        }
+        if rest.is_empty() { Ok(()) } else { Err(hole().into()) }
+    }
+}
+
+fn read_exact(fs: &Ext4, buf: &mut [u8], offset: u64) -> Result<()> {
+    fs.device().read_exact_at(buf, offset).map_err(|source| Error::Io { offset, len: buf.len(), source })
 }
 
 impl File {
-    pub(crate) fn new(fs: &Ext4, inode: &Inode) -> Result<Self> {
-        let inline = fs.inline_data(inode)?;
-        let extents = if inline.is_some() { Vec::new() } else { fs.extents(inode)? };
-        Ok(Self { fs: fs.clone(), size: inode.size, extents, inline })
-    }
-
     /// The file's size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The extents, in order.
+    /// The extents, in order; of a map that is corrupt in part, those before that part.
     pub fn extents(&self) -> &[Extent] {
         &self.extents
     }
@@ -41,32 +96,34 @@ impl File {
         if let Some(data) = &self.inline {
             buf.fill(0);
             let rest = usize::try_from(offset).ok().and_then(|start| data.get(start..)).unwrap_or(&[]);
-            let n = rest.len().min(buf.len());
-            buf[..n].copy_from_slice(&rest[..n]);
+            let len = rest.len().min(buf.len());
+            buf[..len].copy_from_slice(&rest[..len]);
             return Ok(());
         }
-        let mut at = self.extents.partition_point(|extent| extent.end() <= offset);
-        let mut done = 0;
-        while done < buf.len() {
-            let position = offset.saturating_add(done as u64);
-            let rest = &mut buf[done..];
-            let Some(extent) = self.extents.get(at) else {
-                rest.fill(0);
-                break;
-            };
-            let skip = position - extent.logical;
-            let n = usize::try_from(extent.len - skip).map_or(rest.len(), |left| left.min(rest.len()));
-            match extent.kind {
-                ExtentKind::Written => {
-                    let from = extent.physical + skip;
-                    let result = self.fs.device().read_exact_at(&mut rest[..n], from);
-                    result.map_err(|source| Error::Io { offset: from, len: n, source })?;
-                }
-                ExtentKind::Unwritten | ExtentKind::Hole => rest[..n].fill(0),
-            }
-            done += n;
-            at += 1;
+        if let Some(Broken { from, corrupt }) = &self.broken
+            && offset.saturating_add(to_u64(buf.len())) > *from
+            && !buf.is_empty()
+        {
+            return Err(corrupt.clone().into());
         }
+        let mut rest = buf;
+        let mut position = offset;
+        let first = self.extents.partition_point(|extent| extent.end() <= offset);
+        for extent in &self.extents[first..] {
+            if rest.is_empty() {
+                return Ok(());
+            }
+            let skip = position.saturating_sub(extent.logical);
+            let len = usize::try_from(extent.len.saturating_sub(skip)).unwrap_or(usize::MAX).min(rest.len());
+            let (part, after) = rest.split_at_mut(len);
+            match extent.kind {
+                ExtentKind::Written => read_exact(&self.fs, part, extent.physical.saturating_add(skip))?,
+                ExtentKind::Unwritten | ExtentKind::Hole => part.fill(0),
+            }
+            position = position.saturating_add(to_u64(len));
+            rest = after;
+        }
+        rest.fill(0);
         Ok(())
     }
 }
@@ -77,8 +134,13 @@ impl ReadAt for File {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let n = self.size.saturating_sub(offset).min(buf.len() as u64) as usize;
-        self.read_raw_at(&mut buf[..n], offset).map_err(io::Error::other)?;
-        Ok(n)
+        let mut end = self.size;
+        // Up to where the map breaks off, if there is anything to read before.
+        if let Some(broken) = self.broken.as_ref().filter(|broken| offset < broken.from) {
+            end = end.min(broken.from);
+        }
+        let len = usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        self.read_raw_at(&mut buf[..len], offset).map_err(io::Error::other)?;
+        Ok(len)
     }
 }

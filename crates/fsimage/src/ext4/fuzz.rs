@@ -1,15 +1,17 @@
-//! What fuzzers drive, as plain functions, so that what they found replays as an ordinary test. They take any bytes
-//! and return; checksums are not verified, since no fuzzer gets past them.
+//! Entry points for fuzzers, as plain functions, so that what fuzzers found runs again as an ordinary test. They take any
+//! bytes and return; checksums are not verified, since no fuzzer gets past them.
+#![expect(clippy::arithmetic_side_effects, clippy::as_conversions, reason = "it builds small images of known sizes")]
 
 use std::sync::Arc;
 
 use super::casefold::casefold_for_hash;
 use super::directory::{DirFormat, parse_dir_block};
 use super::extent::parse_extent_node;
-use super::filesystem::{Ext4, JournalPolicy, Options, ROOT_INO};
+use super::filesystem::{Ext4, ROOT_INO};
 use super::htree::parse_htree_root;
 use super::inode::Inode;
 use super::journal;
+use super::load::{JournalPolicy, Options};
 use super::superblock::Superblock;
 use super::xattr::{parse_xattr_block, parse_xattr_body, posix_acl_xattr};
 
@@ -20,13 +22,13 @@ pub fn superblock(data: &[u8]) {
     if let Ok(superblock) = Superblock::parse(data, false) {
         let groups = superblock.groups_count();
         for group in [0, 1, groups / 2, groups - 1] {
-            let _ = superblock.descriptor_location(group);
+            let _ = (superblock.descriptor_location(group, 1), superblock.base_metadata_blocks(group));
         }
         let _ = superblock.incompat.names();
     }
 }
 
-/// An inode, with extended attributes behind its fields.
+/// An inode, with extended attributes after its fields.
 pub fn inode(data: &[u8]) {
     let superblock = Superblock::parse(&template()[BLOCK..], false).expect("the template is sound");
     if let Ok(inode) = Inode::parse(data, 12, &superblock, false) {
@@ -70,9 +72,9 @@ pub fn journal(data: &[u8]) {
 
 /// The blocks of fast commits, laid over a small file system.
 pub fn fast_commit(data: &[u8]) {
-    let options = Options { journal: JournalPolicy::Ignore, checksums: false, cache: 0 };
-    let fs = Ext4::load_with(Arc::new(template()), options).expect("the template is sound");
-    if let Ok(fs) = journal::changes_of(&fs, data).and_then(|changes| fs.with_changes(changes)) {
+    let options = Options { journal: JournalPolicy::Ignore, checksums: false, cache: 0, ..Options::default() };
+    let fs = Ext4::load_with(Arc::new(template()), options.clone()).expect("the template is sound");
+    if let Ok(fs) = journal::changes_of(&fs, data).and_then(|changes| fs.with_changes(changes, &options)) {
         everything(&fs);
     }
 }
@@ -102,7 +104,7 @@ fn everything(fs: &Ext4) {
     let _ = fs.orphans();
     for visit in fs.walk(ROOT_INO) {
         let Ok(inode) = visit.inode else { continue };
-        let _ = fs.xattrs(&inode);
+        let _ = fs.xattrs(&inode).count();
         let _ = fs.fscrypt_context(&inode);
         let _ = fs.symlink_target(&inode);
         let _ = fs.extents_from(&inode, inode.size / 2).last();
@@ -113,17 +115,19 @@ fn everything(fs: &Ext4) {
     }
 }
 
-const BLOCKS: usize = 64;
+const BLOCKS: usize = 112;
 const INODES: u32 = 16;
 pub(super) const INODE_TABLE: usize = 5;
-const JOURNAL_START: usize = 16;
+const JOURNAL_START: usize = 64;
 
-/// A file system of 64 blocks of 1 KiB: an empty root directory, and a journal from block 16 to the end.
+/// A file system of 112 blocks of 1 KiB: an empty root directory, and a journal from block 64 to the end.
 pub(super) fn template() -> Vec<u8> {
     let mut image = vec![0; BLOCKS * BLOCK];
     let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
     let sb = BLOCK;
-    for (at, value) in [(0, INODES), (4, BLOCKS as u32), (0x14, 1), (0x20, 8192), (0x28, INODES), (0x4c, 1)] {
+    for (at, value) in
+        [(0, INODES), (4, BLOCKS as u32), (0x14, 1), (0x20, 8192), (0x24, 8192), (0x28, INODES), (0x4c, 1)]
+    {
         put(sb + at, &value.to_le_bytes());
     }
     put(sb + 0x38, &0xef53u16.to_le_bytes());
@@ -167,10 +171,10 @@ mod tests {
     #[test]
     fn the_seed_of_fast_commits_is_applied() {
         let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/ext4_fast_commit");
-        let options = Options { journal: JournalPolicy::Ignore, checksums: false, cache: 0 };
-        let fs = Ext4::load_with(Arc::new(template()), options).unwrap();
+        let options = Options { journal: JournalPolicy::Ignore, checksums: false, cache: 0, ..Options::default() };
+        let fs = Ext4::load_with(Arc::new(template()), options.clone()).unwrap();
         let seeds = std::fs::read_dir(corpus).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
-        let applied = seeds.filter_map(|seed| fs.with_changes(journal::changes_of(&fs, &seed).ok()?).ok());
+        let applied = seeds.filter_map(|seed| fs.with_changes(journal::changes_of(&fs, &seed).ok()?, &options).ok());
         let names = applied.map(|fs| fs.walk(ROOT_INO).filter_map(|visit| Some(visit.entry?.name)).collect::<Vec<_>>());
         assert!(names.into_iter().any(|names| names == [b"dir".as_slice().into(), b"other".as_slice().into()]));
     }
@@ -183,7 +187,7 @@ mod tests {
         let mut replayed = 0;
         for entry in std::fs::read_dir(corpus).unwrap() {
             let image = with_journal(&std::fs::read(entry.unwrap().path()).unwrap());
-            if let Ok(fs) = Ext4::load_with(Arc::new(image), options) {
+            if let Ok(fs) = Ext4::load_with(Arc::new(image), options.clone()) {
                 replayed +=
                     u32::from(fs.replay().is_some_and(|replay| replay.transactions == 2 && replay.revoked == 0));
             }

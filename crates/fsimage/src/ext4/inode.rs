@@ -1,17 +1,19 @@
 //! Inodes.
 //!
-//! Layout from the kernel's documentation, `Documentation/filesystems/ext4/inodes.rst`.
+//! Layout from the kernel's documentation, `Documentation/filesystems/ext4/inodes.rst`. Which field is valid under which
+//! feature follows what Linux reads.
 
 use bitflags::bitflags;
 
-use super::bytes::{array, join, le16, le32};
+use super::bytes::{array, join, le16, le32, to_u64, to_usize};
 use super::checksum::crc32c;
 use super::error::{Corrupt, Fault, Structure};
-use super::features::{Incompat, RoCompat};
+use super::features::{Compat, Incompat, RoCompat};
 use super::superblock::Superblock;
+use super::xattr;
 
 bitflags! {
-    /// An inode's flags, those that change how it reads by name.
+    /// An inode's flags. Those that change how the inode is read have names.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct InodeFlags: u32 {
         /// May not be changed.
@@ -90,12 +92,12 @@ impl FileType {
     }
 }
 
-/// A moment: seconds since 1970 (negative before it) and nanoseconds into that second.
+/// A time: seconds since 1970 (negative before) and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {
-    /// Seconds since 1970-01-01 00:00 UTC; the epoch bits are accounted for.
+    /// Seconds since 1970-01-01 00:00 UTC, with the epoch bits.
     pub seconds: i64,
-    /// Nanoseconds, below 1,000,000,000 in a sound image.
+    /// Nanoseconds, below 1,000,000,000.
     pub nanoseconds: u32,
 }
 
@@ -131,102 +133,26 @@ pub struct Inode {
     pub flags: InodeFlags,
     /// Generation, which seeds the checksums.
     pub generation: u32,
-    /// Project, where the inode is large enough to tell; else 0.
+    /// Project, with the feature `project` and in an inode large enough; else 0.
     pub project: u32,
     /// Block of extended attributes, 0 without one.
     pub file_acl: u64,
     /// Deletion time of a free inode, next in the list of an orphan.
     pub(crate) dtime: u32,
     pub(crate) block: [u8; 60],
-    /// The bytes behind the fixed fields, where in-inode attributes live; empty without any.
+    /// The bytes after the fixed fields, where in-inode attributes are; empty without any.
     pub(crate) xattr_body: Box<[u8]>,
     pub(crate) checksum_seed: u32,
+    inline_data: bool,
+    fast_symlink: bool,
 }
 
 impl Inode {
     /// Parses inode `ino` from its `superblock.inode_size` bytes. With `verify` its checksum is verified.
     ///
-    /// A free inode (one without links) parses too; [`Ext4::inode`](super::Ext4::inode) tells it apart.
+    /// A free inode (one without links) parses too; [`Ext4::inode`](super::Ext4::inode) refuses it.
     pub fn parse(bytes: &[u8], ino: u32, superblock: &Superblock, verify: bool) -> Result<Self, Corrupt> {
-        let corrupt = |fault: Fault| fault.of(Structure::Inode).in_inode(ino);
-        let size = superblock.inode_size as usize;
-        let Some(bytes) = bytes.get(..size) else {
-            return Err(corrupt(Fault::Truncated { len: bytes.len(), needed: size }));
-        };
-        let mode = le16(bytes, 0);
-        let links = le16(bytes, 0x1a);
-        let generation = le32(bytes, 0x64);
-        let seed = crc32c(crc32c(superblock.checksum_seed, &ino.to_le_bytes()), &generation.to_le_bytes());
-        let mut extra = if size > 128 { usize::from(le16(bytes, 0x80)) } else { 0 };
-        // A table that was never written is all zeros, without a checksum.
-        let blank = mode == 0 && links == 0;
-        if (extra > size - 128 || !extra.is_multiple_of(4)) && !blank {
-            return Err(corrupt(Fault::Field { field: "the size of the extra fields", value: extra as u64 }));
-        }
-        if verify && superblock.has_metadata_csum() && !blank {
-            check_sum(bytes, extra, seed).map_err(corrupt)?;
-        }
-        if blank {
-            extra = 0;
-        }
-        let file_type = match FileType::from_mode(mode) {
-            Some(kind) => kind,
-            None if links == 0 => FileType::Regular,
-            None => return Err(corrupt(Fault::Field { field: "the mode", value: mode.into() })),
-        };
-        let flags = InodeFlags::from_bits_retain(le32(bytes, 0x20));
-        let has = |end: usize| end <= 128 + extra;
-        let time = |at: usize, extra_at: usize| {
-            let extra = if has(extra_at + 4) { le32(bytes, extra_at) } else { 0 };
-            timestamp(le32(bytes, at), extra)
-        };
-        let large = file_type == FileType::Regular || superblock.incompat.contains(Incompat::LARGEDIR);
-        let length = join(le32(bytes, 4), if large { le32(bytes, 0x6c) } else { 0 });
-        if length > i64::MAX as u64 {
-            return Err(corrupt(Fault::Field { field: "the size", value: length }));
-        }
-        let mut sectors = u64::from(le32(bytes, 0x1c));
-        if superblock.ro_compat.contains(RoCompat::HUGE_FILE) {
-            sectors |= u64::from(le16(bytes, 0x74)) << 32;
-            if flags.contains(InodeFlags::HUGE_FILE) {
-                sectors = sectors.saturating_mul(u64::from(superblock.block_size / 512));
-            }
-        }
-        let file_acl = join(le32(bytes, 0x68), le16(bytes, 0x76).into());
-        if file_acl != 0 && (file_acl <= u64::from(superblock.first_data_block) || file_acl >= superblock.blocks_count)
-        {
-            return Err(corrupt(Fault::Limit {
-                field: "the block of extended attributes",
-                value: file_acl,
-                limit: superblock.blocks_count,
-            }));
-        }
-        // An extra size of 0 in a large inode is from before those fields existed; attributes then follow at 160.
-        let body_start = 128 + if extra == 0 && size > 128 { 32 } else { extra };
-        let body = bytes.get(body_start..).unwrap_or(&[]);
-        let has_body = !blank && body.len() >= 4 && le32(body, 0) == super::xattr::MAGIC;
-        Ok(Self {
-            ino,
-            mode,
-            file_type,
-            uid: u32::from(le16(bytes, 2)) | u32::from(le16(bytes, 0x78)) << 16,
-            gid: u32::from(le16(bytes, 0x18)) | u32::from(le16(bytes, 0x7a)) << 16,
-            nlink: links,
-            size: length,
-            sectors,
-            atime: time(8, 0x8c),
-            ctime: time(0xc, 0x84),
-            mtime: time(0x10, 0x88),
-            crtime: has(0x94).then(|| time(0x90, 0x94)),
-            flags,
-            generation,
-            project: if has(0xa0) { le32(bytes, 0x9c) } else { 0 },
-            file_acl,
-            dtime: le32(bytes, 0x14),
-            block: array(bytes, 0x28),
-            xattr_body: if has_body { body.into() } else { Box::default() },
-            checksum_seed: seed,
-        })
+        parse(bytes, ino, superblock, verify).map_err(|fault| fault.of(Structure::Inode).in_inode(ino))
     }
 
     /// True for a directory.
@@ -234,12 +160,12 @@ impl Inode {
         self.file_type == FileType::Directory
     }
 
-    /// True where contents, names or the link's target are encrypted by fscrypt.
+    /// True if contents, names or the link's target are encrypted by fscrypt.
     pub fn is_encrypted(&self) -> bool {
         self.flags.contains(InodeFlags::ENCRYPT)
     }
 
-    /// True where fs-verity protects the contents.
+    /// True if fs-verity protects the contents.
     pub fn is_verity(&self) -> bool {
         self.flags.contains(InodeFlags::VERITY)
     }
@@ -249,16 +175,17 @@ impl Inode {
         self.flags.contains(InodeFlags::CASEFOLD)
     }
 
-    /// True where the data lives in the inode.
+    /// True if the data is in the inode: the flag is set, and the attribute `system.data` is there.
     pub fn has_inline_data(&self) -> bool {
-        self.flags.contains(InodeFlags::INLINE_DATA)
+        self.inline_data
     }
 
-    /// True for a symbolic link whose target lies in the inode's block map.
+    /// True for a symbolic link whose target is in place of the inode's block map.
+    ///
+    /// As in Linux this does not depend on the flag for extents. With the feature `ea_inode` the length decides, else
+    /// whether the inode has any blocks besides the one for attributes.
     pub fn is_fast_symlink(&self) -> bool {
-        self.file_type == FileType::Symlink
-            && self.size < 60
-            && !self.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
+        self.fast_symlink
     }
 
     /// Major and minor number of a device node.
@@ -274,11 +201,137 @@ impl Inode {
     }
 }
 
-fn check_sum(bytes: &[u8], extra: usize, seed: u32) -> Result<(), Fault> {
+/// Bytes of an inode in every version.
+const GOOD_OLD_SIZE: usize = 128;
+
+/// Bytes after those that an inode has room for if it does not say how many it uses.
+const EXTRA_DEFAULT: usize = 32;
+
+fn parse(bytes: &[u8], ino: u32, superblock: &Superblock, verify: bool) -> Result<Inode, Fault> {
+    let size = to_usize(superblock.inode_size);
+    let Some(bytes) = bytes.get(..size) else {
+        return Err(Fault::Truncated { len: bytes.len(), needed: size });
+    };
+    let mode = le16(bytes, 0);
+    let links = le16(bytes, 0x1a);
+    let generation = le32(bytes, 0x64);
+    let seed = crc32c(crc32c(superblock.checksum_seed, &ino.to_le_bytes()), &generation.to_le_bytes());
+    let room = size.saturating_sub(GOOD_OLD_SIZE);
+    let mut extra = if room > 0 { usize::from(le16(bytes, 0x80)) } else { 0 };
+    // A table that was never written is all zeros, without a checksum.
+    let blank = mode == 0 && links == 0;
+    if (extra > room || !extra.is_multiple_of(4)) && !blank {
+        return Err(Fault::Field { field: "the size of the extra fields", value: to_u64(extra) });
+    }
+    if verify && superblock.has_metadata_csum() && !blank {
+        verify_checksum(bytes, extra, seed)?;
+    }
+    if blank {
+        extra = 0;
+    }
+    let file_type = match FileType::from_mode(mode) {
+        Some(kind) => kind,
+        None if links == 0 => FileType::Regular,
+        None => return Err(Fault::Field { field: "the mode", value: mode.into() }),
+    };
+    let flags = InodeFlags::from_bits_retain(le32(bytes, 0x20));
+    let large = file_type == FileType::Regular || superblock.incompat.contains(Incompat::LARGEDIR);
+    let length = join(le32(bytes, 4), if large { le32(bytes, 0x6c) } else { 0 });
+    if !blank {
+        check(flags, length, superblock)?;
+    }
+    let mut sectors = u64::from(le32(bytes, 0x1c));
+    if superblock.ro_compat.contains(RoCompat::HUGE_FILE) {
+        sectors |= u64::from(le16(bytes, 0x74)) << 32;
+        if flags.contains(InodeFlags::HUGE_FILE) {
+            sectors = sectors.saturating_mul(u64::from(superblock.block_size / 512));
+        }
+    }
+    let bit64 = superblock.incompat.contains(Incompat::BIT64);
+    let file_acl = join(le32(bytes, 0x68), if bit64 { le16(bytes, 0x76).into() } else { 0 });
+    if file_acl != 0 && !superblock.has_blocks(file_acl, 1) {
+        return Err(superblock.out_of_range("the block of extended attributes", file_acl));
+    }
+    let body = match bytes.get(GOOD_OLD_SIZE.saturating_add(extra)..) {
+        Some(body) if extra > 0 && body.len() >= 8 && le32(body, 0) == xattr::MAGIC => body,
+        _ => &[],
+    };
+    let inline_data = flags.contains(InodeFlags::INLINE_DATA) && xattr::has_inline_data(body)?;
+    let fast_symlink = file_type == FileType::Symlink
+        && if superblock.incompat.contains(Incompat::EA_INODE) {
+            (1..60).contains(&length)
+        } else {
+            let for_attributes = if file_acl == 0 { 0 } else { u64::from(superblock.cluster_size / 512) };
+            !inline_data && sectors == for_attributes
+        };
+    let block: [u8; 60] = array(bytes, 0x28);
+    if file_type == FileType::Symlink && links > 0 && length == 0 {
+        return Err(Fault::Field { field: "the length of a symbolic link's target", value: length });
+    }
+    // The target of a fast link ends at its length, and at a zero byte, as Linux checks before anything else.
+    if fast_symlink && links > 0 && !flags.contains(InodeFlags::ENCRYPT) {
+        let ends = block.iter().position(|&byte| byte == 0).map(to_u64);
+        if length == 0 || ends != Some(length) {
+            return Err(Fault::Field { field: "the length of a symbolic link's target", value: length });
+        }
+    }
+    // An inode that says that it has no extra fields has room for those of the kernel.
+    let fields = GOOD_OLD_SIZE.saturating_add(if extra == 0 { room.min(EXTRA_DEFAULT) } else { extra });
+    let optional = |at: usize| (at.saturating_add(4) <= fields).then(|| le32(bytes, at));
+    let time = |seconds: u32, extra_at: usize| timestamp(seconds, optional(extra_at).unwrap_or(0));
+    Ok(Inode {
+        ino,
+        mode,
+        file_type,
+        uid: u32::from(le16(bytes, 2)) | u32::from(le16(bytes, 0x78)) << 16,
+        gid: u32::from(le16(bytes, 0x18)) | u32::from(le16(bytes, 0x7a)) << 16,
+        nlink: links,
+        size: length,
+        sectors,
+        atime: time(le32(bytes, 8), 0x8c),
+        ctime: time(le32(bytes, 0xc), 0x84),
+        mtime: time(le32(bytes, 0x10), 0x88),
+        crtime: optional(0x90).map(|seconds| time(seconds, 0x94)),
+        flags,
+        generation,
+        project: optional(0x9c).filter(|_| superblock.ro_compat.contains(RoCompat::PROJECT)).unwrap_or(0),
+        file_acl,
+        dtime: le32(bytes, 0x14),
+        block,
+        xattr_body: body.into(),
+        checksum_seed: seed,
+        inline_data,
+        fast_symlink,
+    })
+}
+
+/// Flags that contradict each other or the features, and sizes that no file can have.
+fn check(flags: InodeFlags, size: u64, superblock: &Superblock) -> Result<(), Fault> {
+    if flags.contains(InodeFlags::INLINE_DATA | InodeFlags::EXTENTS) {
+        return Err(Fault::Rule("the flags for inline data and for extents are both set"));
+    }
+    if flags.contains(InodeFlags::CASEFOLD) && !superblock.incompat.contains(Incompat::CASEFOLD) {
+        return Err(Fault::Rule("the flag for case folding is set, and the file system does not have the feature"));
+    }
+    let indexed = superblock.compat.contains(Compat::DIR_INDEX);
+    if flags.contains(InodeFlags::INDEX) && !indexed && superblock.has_metadata_csum() {
+        return Err(Fault::Rule("the flag for an index is set, and the file system does not have the feature"));
+    }
+    let limit = match flags.contains(InodeFlags::EXTENTS) {
+        true => superblock.max_size_of_extents(),
+        false => superblock.max_size_of_block_map(),
+    };
+    if size > limit {
+        return Err(Fault::Limit { field: "the size", value: size, limit });
+    }
+    Ok(())
+}
+
+fn verify_checksum(bytes: &[u8], extra: usize, seed: u32) -> Result<(), Fault> {
     let crc = crc32c(crc32c(seed, &bytes[..0x7c]), &[0, 0]);
     let mut wanted = crc32c(crc, &bytes[0x7e..0x80]);
     let mut found = u32::from(le16(bytes, 0x7c));
-    if bytes.len() > 128 {
+    if bytes.len() > GOOD_OLD_SIZE {
         wanted = crc32c(wanted, &bytes[0x80..0x82]);
         if extra >= 4 {
             wanted = crc32c(crc32c(wanted, &[0, 0]), &bytes[0x84..]);
@@ -294,22 +347,31 @@ fn check_sum(bytes: &[u8], extra: usize, seed: u32) -> Result<(), Fault> {
 
 /// Bits 0 and 1 of the extra word extend the signed seconds by 2^32 each, the others are nanoseconds.
 fn timestamp(seconds: u32, extra: u32) -> Timestamp {
-    Timestamp { seconds: i64::from(seconds as i32) + (i64::from(extra & 3) << 32), nanoseconds: extra >> 2 }
+    let seconds = i64::from(seconds.cast_signed()).saturating_add(i64::from(extra & 3) << 32);
+    let nanoseconds = extra >> 2;
+    // The field has room for more nanoseconds than a second has.
+    match nanoseconds.checked_sub(1_000_000_000) {
+        Some(rest) => Timestamp { seconds: seconds.saturating_add(1), nanoseconds: rest },
+        None => Timestamp { seconds, nanoseconds },
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The table of the kernel's documentation (inodes.rst): where each epoch begins and ends.
+    /// Where each epoch begins and ends: the table of the kernel's documentation (inodes.rst).
     #[test]
     fn epoch_bits() {
-        let seconds = |low: i32, epoch| timestamp(low as u32, epoch).seconds;
+        let seconds = |low: i32, epoch| timestamp(low.cast_unsigned(), epoch).seconds;
         assert_eq!(seconds(i32::MIN, 0), -0x8000_0000);
         assert_eq!(seconds(-1, 0), -1);
         assert_eq!(seconds(i32::MAX, 0), 0x7fff_ffff);
         assert_eq!(seconds(i32::MIN, 1), 0x8000_0000);
         assert_eq!(seconds(0, 1), 0x1_0000_0000);
         assert_eq!(seconds(i32::MAX, 3), 0x3_7fff_ffff);
+        let nanoseconds = |ns: u32| timestamp(5, ns << 2);
+        assert_eq!(nanoseconds(999_999_999), Timestamp { seconds: 5, nanoseconds: 999_999_999 });
+        assert_eq!(nanoseconds(1_000_000_001), Timestamp { seconds: 6, nanoseconds: 1 });
     }
 }

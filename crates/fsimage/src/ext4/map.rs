@@ -1,11 +1,12 @@
-//! From a file's bytes to the file system's: extents in bytes, holes told too, whatever the inode uses.
+//! From a file's bytes to the file system's: extents in bytes, holes included, whatever the inode is mapped by.
 
 use std::sync::Arc;
 
 use super::block_map::BlockMapWalk;
+use super::bytes::to_u64;
 use super::cache::Cached;
 use super::error::{Fault, Result, Structure};
-use super::extent::{NodeLimits, RawExtent, check_node, index_entry, leaf_entry, verify_node};
+use super::extent::{RawExtent, check_node, index_entry, leaf_entry, verify_node};
 use super::filesystem::Ext4;
 use super::inode::{FileType, Inode, InodeFlags};
 
@@ -34,9 +35,19 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The byte behind it, within the file.
+    /// The byte after it, within the file.
     pub fn end(&self) -> u64 {
-        self.logical + self.len
+        self.logical.saturating_add(self.len)
+    }
+
+    /// The rest of it, without its first bytes.
+    pub(crate) fn without(self, bytes: u64) -> Self {
+        Self {
+            logical: self.logical.saturating_add(bytes),
+            physical: self.physical.saturating_add(bytes),
+            len: self.len.saturating_sub(bytes),
+            ..self
+        }
     }
 }
 
@@ -50,7 +61,7 @@ enum Source {
 }
 
 /// A file's extents in order: contiguous from the byte asked for, up to the end of the last block that holds data or
-/// is mapped. Neighbours of one kind are one extent. After an error nothing more comes.
+/// is mapped. Adjacent extents of one kind are joined. An error ends the iteration.
 #[derive(Debug)]
 pub struct Extents {
     fs: Ext4,
@@ -62,14 +73,28 @@ pub struct Extents {
     failed: bool,
 }
 
+impl Ext4 {
+    /// The extents of an inode's contents in order, from the one with byte `from` on, holes included, up to the end
+    /// of the last block that is mapped or comes before the end of the file. Empty if the data is in the inode
+    /// (inline data, fast symbolic links) and for what has no data.
+    pub fn extents_from(&self, inode: &Inode, from: u64) -> Extents {
+        Extents::new(self, inode, from)
+    }
+
+    /// All extents of an inode's contents: see [`Ext4::extents_from`], which needs less memory.
+    pub fn extents(&self, inode: &Inode) -> Result<Vec<Extent>> {
+        self.extents_from(inode, 0).collect()
+    }
+}
+
 impl Extents {
-    pub(crate) fn new(fs: &Ext4, inode: &Inode, from: u64) -> Self {
-        let block_size = u64::from(fs.superblock().block_size);
-        let from = from / block_size;
+    fn new(fs: &Ext4, inode: &Inode, from: u64) -> Self {
+        let block_size = fs.block_size();
+        let from = from.checked_div(block_size).unwrap_or(0);
         let mapped = matches!(inode.file_type, FileType::Regular | FileType::Directory | FileType::Symlink)
             && !inode.has_inline_data()
             && !inode.is_fast_symlink();
-        let end = if mapped { inode.size.div_ceil(block_size) } else { 0 };
+        let end = if mapped { inode.size.div_ceil(block_size.max(1)) } else { 0 };
         let source = if !mapped {
             Source::Nothing
         } else if let Some(extents) = fs.changed_extents(inode.ino) {
@@ -82,6 +107,11 @@ impl Extents {
         Self { fs: fs.clone(), source, next: from, end, pending: None, failed: false }
     }
 
+    /// The first byte of the file that has not come yet: where a failed walk ended.
+    pub(crate) fn position(&self) -> u64 {
+        self.next.saturating_mul(self.fs.block_size())
+    }
+
     fn raw(&mut self) -> Result<Option<RawExtent>> {
         if let Some(pending) = self.pending.take() {
             return pending.map(Some);
@@ -90,45 +120,41 @@ impl Extents {
             Source::Tree(walk) => walk.next(&self.fs),
             Source::Map(walk) => walk.next(&self.fs),
             Source::Changed(extents, next) => {
-                *next += 1;
-                Ok(extents.get(*next - 1).copied())
+                let extent = extents.get(*next).copied();
+                *next = next.saturating_add(1);
+                Ok(extent)
             }
             Source::Nothing => Ok(None),
         }
     }
 
     fn step(&mut self) -> Result<Option<Extent>> {
-        let block_size = u64::from(self.fs.superblock().block_size);
+        let block_size = self.fs.block_size();
         let Some(mut extent) = self.raw()? else {
-            if self.next >= self.end {
-                return Ok(None);
-            }
-            let hole = (self.next, self.end - self.next);
+            let Some(rest) = self.end.checked_sub(self.next).filter(|&rest| rest > 0) else { return Ok(None) };
+            let hole = hole(self.next, rest, block_size);
             self.next = self.end;
-            return Ok(Some(hole_of(hole, block_size)));
+            return Ok(Some(hole));
         };
-        if extent.logical > self.next {
+        if let Some(gap) = extent.logical.checked_sub(self.next).filter(|&gap| gap > 0) {
             self.pending = Some(Ok(extent));
-            let hole = (self.next, extent.logical - self.next);
+            let hole = hole(self.next, gap, block_size);
             self.next = extent.logical;
-            return Ok(Some(hole_of(hole, block_size)));
+            return Ok(Some(hole));
         }
         // The first one may begin before the byte asked for.
-        let skip = self.next - extent.logical;
-        extent.logical += skip;
-        extent.physical += skip;
-        extent.len -= skip;
+        extent = extent.without(self.next.saturating_sub(extent.logical));
         loop {
             match self.raw() {
                 Ok(Some(after))
                     if after.logical == extent.end()
-                        && after.physical == extent.physical + extent.len
+                        && after.physical == extent.physical.saturating_add(extent.len)
                         && after.unwritten == extent.unwritten =>
                 {
-                    extent.len += after.len;
+                    extent.len = extent.len.saturating_add(after.len);
                 }
                 Ok(None) => break,
-                // A failure of the next one is told after this one.
+                // A failure of the next one comes after this one.
                 other => {
                     self.pending = other.transpose();
                     break;
@@ -136,7 +162,7 @@ impl Extents {
             }
         }
         self.next = extent.end();
-        Ok(Some(of(extent, block_size)))
+        Ok(Some(in_bytes(extent, block_size)))
     }
 }
 
@@ -153,36 +179,37 @@ impl Iterator for Extents {
     }
 }
 
-fn of(extent: RawExtent, block_size: u64) -> Extent {
+fn in_bytes(extent: RawExtent, block_size: u64) -> Extent {
     Extent {
-        logical: extent.logical * block_size,
-        physical: extent.physical * block_size,
-        len: extent.len * block_size,
+        logical: extent.logical.saturating_mul(block_size),
+        physical: extent.physical.saturating_mul(block_size),
+        len: extent.len.saturating_mul(block_size),
         kind: if extent.unwritten { ExtentKind::Unwritten } else { ExtentKind::Written },
     }
 }
 
-fn hole_of((start, len): (u64, u64), block_size: u64) -> Extent {
-    Extent { logical: start * block_size, physical: 0, len: len * block_size, kind: ExtentKind::Hole }
+fn hole(start: u64, len: u64, block_size: u64) -> Extent {
+    let logical = start.saturating_mul(block_size);
+    Extent { logical, physical: 0, len: len.saturating_mul(block_size), kind: ExtentKind::Hole }
 }
 
 /// The end of the last extent of a file that is mapped by extents, in bytes; 0 without any.
 pub(crate) fn last_mapped_end(fs: &Ext4, inode: &Inode) -> Result<u64> {
-    if let Some(extents) = fs.changed_extents(inode.ino) {
-        return Ok(extents.last().map_or(0, RawExtent::end) * u64::from(fs.superblock().block_size));
-    }
-    let mut walk = TreeWalk::new(inode, u64::MAX);
-    let last = walk.next(fs)?;
-    Ok(last.map_or(0, |extent| extent.end()) * u64::from(fs.superblock().block_size))
+    let last = match fs.changed_extents(inode.ino) {
+        Some(extents) => extents.last().copied(),
+        None => TreeWalk::new(inode, u64::MAX).next(fs)?,
+    };
+    Ok(last.map_or(0, |extent| extent.end()).saturating_mul(fs.block_size()))
 }
 
-/// All extents of an inode's tree, in blocks; an error where there are more than `limit`.
+/// All extents of an inode's tree, in blocks; an error if there are more than `limit`.
 pub(crate) fn raw_extents(fs: &Ext4, inode: &Inode, limit: usize) -> Result<Vec<RawExtent>> {
     let mut walk = TreeWalk::new(inode, 0);
     let mut out = Vec::new();
     while let Some(extent) = walk.next(fs)? {
         if out.len() >= limit {
-            let fault = Fault::Limit { field: "the number of extents", value: limit as u64 + 1, limit: limit as u64 };
+            let limit = to_u64(limit);
+            let fault = Fault::Limit { field: "the number of extents", value: limit.saturating_add(1), limit };
             return Err(fault.of(Structure::ExtentNode).in_inode(inode.ino).into());
         }
         out.push(extent);
@@ -190,7 +217,7 @@ pub(crate) fn raw_extents(fs: &Ext4, inode: &Inode, limit: usize) -> Result<Vec<
     Ok(out)
 }
 
-/// A walk through an extent tree, depth first. A child must lie within its parent's range of file blocks, so no node
+/// A walk through an extent tree, depth first. A child covers the blocks from its own entry to the next one, so no node
 /// is met twice and the walk ends.
 #[derive(Debug)]
 struct TreeWalk {
@@ -209,6 +236,16 @@ struct Level {
     depth: u16,
     entries: u16,
     next: u16,
+    /// The end of the file's blocks that this node is responsible for.
+    end: u64,
+}
+
+/// A node that is a block of its own, as its parent describes it.
+struct Child {
+    block: u64,
+    depth: u16,
+    /// The file blocks that it covers.
+    start: u64,
     end: u64,
 }
 
@@ -220,66 +257,70 @@ impl TreeWalk {
     fn next(&mut self, fs: &Ext4) -> Result<Option<RawExtent>> {
         if !self.started {
             self.started = true;
-            self.push(fs, None, None, (0, 1 << 32))?;
+            self.push(fs, None)?;
         }
         while let Some(level) = self.stack.last_mut() {
             if level.next >= level.entries {
                 self.stack.pop();
                 continue;
             }
-            let i = level.next;
-            level.next += 1;
+            let (i, end) = (level.next, level.end);
+            level.next = level.next.saturating_add(1);
             let bytes: &[u8] = level.bytes.as_deref().unwrap_or(&self.root);
             if level.depth == 0 {
-                return Ok(Some(leaf_entry(bytes, i)));
+                // What reaches past the node's end belongs to the next node, as Linux finds it.
+                match leaf_entry(bytes, i).before(end) {
+                    Some(extent) => return Ok(Some(extent)),
+                    None => continue,
+                }
             }
             let index = index_entry(bytes, i);
-            let end = if i + 1 < level.entries { index_entry(bytes, i + 1).logical } else { level.end };
-            let depth = level.depth - 1;
-            self.push(fs, Some(index.child), Some(depth), (index.logical, end))?;
+            if index.logical >= end {
+                continue;
+            }
+            let after = if level.next < level.entries { index_entry(bytes, level.next).logical } else { end };
+            let depth = level.depth.saturating_sub(1);
+            self.push(fs, Some(Child { block: index.child, depth, start: index.logical, end: after.min(end) }))?;
         }
         Ok(None)
     }
 
-    fn push(&mut self, fs: &Ext4, block: Option<u64>, depth: Option<u16>, logical: (u64, u64)) -> Result<()> {
-        let superblock = fs.superblock();
-        let limits = NodeLimits {
-            depth,
-            logical,
-            physical: (u64::from(superblock.first_data_block) + 1, superblock.blocks_count),
-        };
+    /// Goes into a node: a child, or the root.
+    fn push(&mut self, fs: &Ext4, child: Option<Child>) -> Result<()> {
         let corrupt = |fault: Fault| {
             let corrupt = fault.of(Structure::ExtentNode).in_inode(self.ino);
-            if let Some(block) = block { corrupt.in_block(block) } else { corrupt }
+            child.as_ref().map_or(corrupt.clone(), |child| corrupt.in_block(child.block))
         };
-        let cached = block.map(|block| fs.block(block)).transpose()?;
+        let cached = child.as_ref().map(|child| fs.block(child.block)).transpose()?;
         let bytes: &[u8] = cached.as_deref().unwrap_or(&self.root);
-        if block.is_some() && fs.verifies_checksums() {
+        if child.is_some() && fs.verifies_checksums() {
             verify_node(bytes, self.seed).map_err(corrupt)?;
         }
-        let header = check_node(bytes, limits).map_err(corrupt)?;
+        let allow = |logical, physical, blocks| fs.may_have(self.ino, logical, physical, blocks);
+        let parent = child.as_ref().map(|child| (child.depth, child.start));
+        let header = check_node(bytes, parent, allow).map_err(corrupt)?;
         // The last entry that begins at or before the block asked for.
         let mut next = 0;
         let (mut low, mut high) = (0, header.entries);
         while low < high {
-            let middle = low + (high - low) / 2;
+            let middle = low.midpoint(high);
             let start = match header.depth {
                 0 => leaf_entry(bytes, middle).logical,
                 _ => index_entry(bytes, middle).logical,
             };
             if start <= self.from {
                 next = middle;
-                low = middle + 1;
+                low = middle.saturating_add(1);
             } else {
                 high = middle;
             }
         }
         let wants_last = self.from == u64::MAX;
         if header.depth == 0 && next < header.entries && !wants_last && leaf_entry(bytes, next).end() <= self.from {
-            next += 1;
+            next = next.saturating_add(1);
         }
-        let level = Level { depth: header.depth, entries: header.entries, next, end: logical.1, bytes: cached };
-        self.stack.push(level);
+        let end = child.map_or(1 << 32, |child| child.end);
+        self.stack.push(Level { depth: header.depth, entries: header.entries, next, end, bytes: cached });
         Ok(())
     }
 }

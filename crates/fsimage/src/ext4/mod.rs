@@ -18,21 +18,24 @@
 //! [`Ext4`] is `Send + Sync` and cheap to clone. What a plan needs of a file:
 //!
 //! - [`Ext4::inode`]: facts ([`Inode`]: number, mode, owner, times, size, flags, generation, project).
-//! - [`Ext4::extents_from`]: where its bytes lie ([`Extent`]: logical, physical, length, kind), past the end of the
+//! - [`Ext4::extents_from`]: where its bytes are ([`Extent`]: logical, physical, length, kind), past the end of the
 //!   file too. Physical bytes are those of [`Ext4::device`], which is the source itself unless a journal had to be
-//!   replayed ([`Ext4::replay`]). Files whose data lives in the inode: [`Ext4::inline_data`].
+//!   replayed ([`Ext4::replay`]). Files whose data is in the inode: [`Ext4::inline_data`].
 //! - [`Ext4::read_dir`]: entries with raw names ([`DirEntry`]); [`Ext4::symlink_target`]: raw targets.
 //! - [`Ext4::xattrs`], [`Ext4::fscrypt_context`]; [`Ext4::verity_location`].
 //!
-//! **Not done**: external journals are not replayed (such an image is refused, and can be loaded with
-//! [`JournalPolicy::Ignore`]). What is on disk is not written to, ever.
+//! Images are read as Linux reads them. What Linux refuses is an error here too, or is read if it is certainly what was
+//! written; `tests/tests/ext4/mutations.rs` compares the two over random damage. [`Options`] say what to do with the
+//! journal and which superblock to use; [`Ext4::warnings`] lists what may be out of date then. Nothing is ever written.
 
+mod attributes;
 mod block_map;
 mod bytes;
 mod cache;
 mod casefold;
 mod changes;
 mod checksum;
+mod dir_index;
 mod directory;
 mod error;
 mod extent;
@@ -45,30 +48,36 @@ mod htree;
 mod inline_data;
 mod inode;
 mod journal;
+mod load;
 mod map;
 mod name_hash;
 mod orphan;
 mod overlay;
 mod read_dir;
+mod replay;
 mod superblock;
+mod symlink;
 mod verity;
 mod walk;
 mod xattr;
+mod zones;
 
+pub use attributes::Xattrs;
 pub use casefold::{casefold, casefold_for_hash};
 pub use directory::{DirEntry, DirFormat, DirHash, parse_dir_block};
-pub use error::{Corrupt, Error, Result, Structure};
+pub use error::{Corrupt, Error, Result, Structure, Warning};
 pub use extent::{EXTENT_MAGIC, EXTENT_MAX_DEPTH, RawExtent, parse_extent_node};
 pub use features::{Compat, Incompat, RoCompat};
 pub use file::File;
-pub use filesystem::{Ext4, JournalPolicy, Options, ROOT_INO};
+pub use filesystem::{Ext4, ROOT_INO};
 pub use group_descriptor::GroupDescriptor;
 pub use htree::{HtreeRoot, parse_htree_root};
 pub use inode::{FileType, Inode, InodeFlags, Timestamp};
-pub use journal::Replay;
+pub use load::{JournalPolicy, Options};
 pub use map::{Extent, ExtentKind, Extents};
 pub use name_hash::{NameHash, hash_name};
 pub use read_dir::ReadDir;
+pub use replay::Replay;
 pub use superblock::{Encoding, SUPERBLOCK_LEN, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET, Superblock};
 pub use verity::{VERITY_ALIGN, VERITY_DESCRIPTOR_MAX, VerityLocation};
 pub use walk::{Visit, Walk};

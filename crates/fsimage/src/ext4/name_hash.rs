@@ -1,10 +1,11 @@
 //! The hash that an index orders a directory's entries by, and that Linux puts into no-key names.
 //!
-//! The versions are numbered as in the superblock and in an index's root. What goes into the hash are the name's bytes
-//! as they lie on disk (ciphertext in an encrypted directory), four to a word behind a pad made of the length. The
+//! The versions are numbered as in the superblock and in an index's root. The hash is of the name's bytes
+//! as they are on disk (ciphertext in an encrypted directory), four to a word after a pad made of the length. The
 //! functions are described in the kernel's documentation, `Documentation/filesystems/ext4/directory.rst`: a cut MD4
 //! (RFC 1320) of three rounds of eight operations, the Tiny Encryption Algorithm, and an older one of ext3's.
 
+use super::bytes::{low32, to_u64, to_usize};
 use super::directory::DirHash;
 use super::error::Result;
 use super::features::Compat;
@@ -14,9 +15,9 @@ use super::inode::{Inode, InodeFlags};
 
 /// Superblock flag: characters are hashed as unsigned.
 const FLAG_UNSIGNED_HASH: u32 = 2;
-/// Added to versions 0 to 2 where characters are unsigned.
+/// Added to versions 0 to 2 if characters are unsigned.
 const UNSIGNED: u8 = 3;
-/// Where the seed is zero: the state MD4 starts with.
+/// If the seed is zero: the initial state of MD4.
 const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 /// The highest hash marks the end of a directory for telldir, so that no name may have it.
 const END_OF_DIRECTORY: u32 = 0x7fff_ffff << 1;
@@ -24,9 +25,9 @@ const END_OF_DIRECTORY: u32 = 0x7fff_ffff << 1;
 /// How the names of one directory are hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameHash {
-    /// Not at all: the directory has no index and is not about to have one. Hashes read as zero.
+    /// Not at all: the directory has no index and is not about to get one. Hashes are zero.
     None,
-    /// The hash stands beside each entry, since only who has the key could compute it.
+    /// The hash is stored with each entry, since it cannot be computed without the key.
     Stored,
     /// A function of the name's bytes.
     Computed {
@@ -51,21 +52,21 @@ impl Ext4 {
         }
         let mut version = superblock.def_hash_version;
         if indexed && !dir.has_inline_data() {
-            let mut block = vec![0; superblock.block_size as usize];
-            self.open_raw(dir)?.read_raw_at(&mut block, 0)?;
+            let mut block = vec![0; to_usize(superblock.block_size)];
+            self.read_metadata(dir, &mut block)?;
             if let Some(root) = parse_htree_root(&block) {
                 version = root.hash_version;
             }
         }
         if version < UNSIGNED && superblock.flags & FLAG_UNSIGNED_HASH != 0 {
-            version += UNSIGNED;
+            version = version.saturating_add(UNSIGNED);
         }
         Ok(NameHash::Computed { version, seed: superblock.hash_seed })
     }
 }
 
 impl NameHash {
-    /// The hash and the minor hash of an entry: of its name as it lies on disk, or what is stored beside it.
+    /// The hash and the minor hash of an entry: of its name as it is on disk, or those stored with it.
     pub fn of(&self, name: &[u8], stored: Option<DirHash>) -> (u32, u32) {
         match self {
             NameHash::None => (0, 0),
@@ -80,7 +81,7 @@ pub fn hash_name(version: u8, seed: [u32; 4], name: &[u8]) -> (u32, u32) {
     let unsigned = version >= UNSIGNED;
     let mut state = if seed == [0; 4] { DEFAULT_SEED } else { seed };
     let (hash, minor) = match version % UNSIGNED {
-        _ if version >= 2 * UNSIGNED => return (0, 0),
+        _ if version >= UNSIGNED.saturating_mul(2) => return (0, 0),
         0 => (legacy(name, unsigned), 0),
         1 => {
             let mut rest = name;
@@ -102,22 +103,23 @@ pub fn hash_name(version: u8, seed: [u32; 4], name: &[u8]) -> (u32, u32) {
     (clear_reserved(hash), minor)
 }
 
-/// A hash without what an index reserves: bit 0 says there that a hash goes on in the next block.
+/// A hash without bit 0, which an index uses to mark a hash that continues in the next block.
 pub(crate) fn clear_reserved(hash: u32) -> u32 {
     let hash = hash & !1;
-    if hash == END_OF_DIRECTORY { END_OF_DIRECTORY - 2 } else { hash }
+    if hash == END_OF_DIRECTORY { END_OF_DIRECTORY.saturating_sub(2) } else { hash }
 }
 
 fn widen(byte: u8, unsigned: bool) -> u32 {
-    if unsigned { u32::from(byte) } else { byte as i8 as u32 }
+    if unsigned { byte.into() } else { i32::from(byte.cast_signed()).cast_unsigned() }
 }
 
-/// The next `N` words of a name: big-endian, and where the name ends filled with its remaining length.
+/// The next `N` words of a name: big-endian, and padded with its remaining length.
 fn words<const N: usize>(name: &[u8], unsigned: bool) -> [u32; N] {
-    let pad = (name.len() as u32).wrapping_mul(0x0101) & 0xffff | (name.len() as u32) << 8;
+    let len = low32(to_u64(name.len()));
+    let pad = len.wrapping_mul(0x0101) & 0xffff | len << 8;
     let pad = pad | pad << 16;
     let mut out = [pad; N];
-    let taken = &name[..name.len().min(4 * N)];
+    let taken = &name[..name.len().min(N.saturating_mul(4))];
     for (word, bytes) in out.iter_mut().zip(taken.chunks(4)) {
         *word = bytes.iter().fold(pad, |word, &byte| (word << 8).wrapping_add(widen(byte, unsigned)));
     }
@@ -136,7 +138,7 @@ fn half_md4(state: &mut [u32; 4], input: &[u32; 8]) {
     for (mix, constant, order, shifts) in rounds {
         for (i, word) in order.into_iter().enumerate() {
             let sum = a.wrapping_add(mix(b, c, d)).wrapping_add(input[word]).wrapping_add(constant);
-            (a, b, c, d) = (d, sum.rotate_left(shifts[i % 4]), b, c);
+            (a, b, c, d) = (d, sum.rotate_left(shifts[i & 3]), b, c);
         }
     }
     for (word, added) in state.iter_mut().zip([a, b, c, d]) {
@@ -174,7 +176,7 @@ fn legacy(name: &[u8], unsigned: bool) -> u32 {
 mod tests {
     use super::*;
 
-    /// What `debugfs -R "dx_hash -h VERSION -s 00112233-4455-6677-8899-aabbccddeeff NAME"` of e2fsprogs 1.47.0 says.
+    /// Printed by `debugfs -R "dx_hash -h VERSION -s 00112233-4455-6677-8899-aabbccddeeff NAME"` of e2fsprogs 1.47.0.
     #[test]
     fn as_debugfs_hashes() {
         let seed = [0x3322_1100, 0x7766_5544, 0xbbaa_9988, 0xffee_ddcc];

@@ -1,39 +1,44 @@
-//! Going through a directory's entries, whatever the directory is made of.
+//! Reading a directory's entries, whatever the directory is made of.
 
 use std::sync::Arc;
 
+use super::bytes::to_u64;
 use super::changes::DirChanges;
-use super::directory::{DirEntry, DirFormat, entry_at, own_dots, verify_leaf};
+use super::dir_index::DirIndex;
+use super::directory::{DirEntry, DirFormat, Slot, own_dots, slot_at, verify_leaf};
 use super::error::{Error, Fault, Result, Structure};
-use super::features::Incompat;
+use super::features::{Compat, Incompat};
 use super::filesystem::Ext4;
-use super::htree;
-use super::inline_data::inline_entries;
+use super::htree::{self, parse_htree_root};
 use super::inode::{Inode, InodeFlags};
 use super::map::{Extent, ExtentKind, Extents};
 
-/// A directory's entries in the order they lie on disk, raw, without its own `.` and `..`: the first entry of the first
-/// block, where it leads to the directory itself, and the second. Any other entry of such a name comes as it is: Linux
-/// makes none, so it is for the caller to refuse.
+/// A directory's entries in the order on disk, raw, without its own `.` and `..`: the first entry of the first
+/// block, if it leads to the directory itself, and the second. Any other entry of such a name comes as it is: Linux
+/// makes none, so the caller should refuse it.
 ///
-/// An error concerns one block (or the rest of the map, after which nothing more comes); the next call goes on behind
-/// it.
+/// An error concerns one entry, one block, a run of missing blocks, or the rest of the map, which is the end; the next
+/// call continues after it.
 #[derive(Debug)]
 pub struct ReadDir {
     fs: Ext4,
     ino: u32,
+    /// The directory's size in bytes: entries past it do not count.
+    size: u64,
     indexed: bool,
+    /// Where names are expected.
+    index: Option<Arc<DirIndex>>,
     checksum_seed: u32,
     format: DirFormat,
     blocks: Blocks,
     /// The block being read and the position of its next entry.
     current: Option<(Vec<u8>, usize)>,
-    /// Where that block starts, and where the one behind it does.
+    /// Where that block starts, and where the next one does.
     start: u64,
     after: u64,
     /// Blocks read; a directory can't have more than the file system.
     read: u64,
-    /// What fast commits have made of it, and how many of the names that they added have come.
+    /// What fast commits have made of it, and how many of the added names were returned.
     changes: Option<Arc<DirChanges>>,
     added: usize,
 }
@@ -45,10 +50,10 @@ enum Blocks {
     End,
 }
 
-/// A place in a directory, to go on from later without keeping anything open.
+/// A place in a directory, to continue from later without keeping anything open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Position {
-    /// Byte of the directory where the block starts; the part's index for inline entries; `ADDED` behind them all.
+    /// Byte of the directory where the block starts; the part's index for inline entries; `ADDED` after them all.
     block: u64,
     /// Byte within the block; the index of an added name.
     at: usize,
@@ -57,12 +62,42 @@ pub(crate) struct Position {
 /// The place of names that fast commits added.
 const ADDED: u64 = u64::MAX;
 
-impl ReadDir {
-    pub(crate) fn new(fs: &Ext4, inode: &Inode) -> Result<Self> {
-        Self::from(fs, inode, Position::default())
+impl Ext4 {
+    /// A directory's entries, raw, without `.` and `..`.
+    pub fn read_dir(&self, inode: &Inode) -> Result<ReadDir> {
+        ReadDir::starting_at(self, inode, Position::default(), None)
     }
 
-    pub(crate) fn from(fs: &Ext4, inode: &Inode, position: Position) -> Result<Self> {
+    /// The entry whose name, as it is on disk, is `name`.
+    pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<DirEntry> {
+        for entry in self.read_dir(dir)? {
+            match entry {
+                Ok(entry) if *entry.name == *name => return Ok(entry),
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::NotFound { dir: dir.ino, name: name.to_vec() })
+    }
+
+    /// The inode at `path`, whose names are as they are on disk, from the root; symbolic links are not followed.
+    pub fn resolve(&self, path: &[u8]) -> Result<Inode> {
+        let mut inode = self.root()?;
+        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+            inode = self.inode(self.lookup(&inode, name)?.ino)?;
+        }
+        Ok(inode)
+    }
+}
+
+impl ReadDir {
+    /// `index` is what [`ReadDir::index`] gave before.
+    pub(crate) fn starting_at(
+        fs: &Ext4,
+        inode: &Inode,
+        position: Position,
+        index: Option<Arc<DirIndex>>,
+    ) -> Result<Self> {
         if !inode.is_dir() {
             return Err(Error::WrongKind { ino: inode.ino, wanted: "directory" });
         }
@@ -70,16 +105,22 @@ impl ReadDir {
         let blocks = if position.block == ADDED || changes.as_ref().is_some_and(|changes| changes.new) {
             Blocks::End
         } else if inode.has_inline_data() {
-            let mut parts = Vec::from(inline_entries(fs, inode)?);
-            parts.drain(..(position.block as usize).min(parts.len()));
-            Blocks::Inline(parts.into_iter())
+            let mut parts = Vec::from(fs.inline_entries(inode)?).into_iter();
+            (0..position.block.min(2)).for_each(|_| drop(parts.next()));
+            Blocks::Inline(parts)
         } else {
             Blocks::Mapped { extents: Box::new(fs.extents_from(inode, position.block)), extent: None }
         };
         let mut dir = Self {
             fs: fs.clone(),
             ino: inode.ino,
-            indexed: inode.flags.contains(InodeFlags::INDEX),
+            size: inode.size,
+            indexed: inode.flags.contains(InodeFlags::INDEX) && fs.superblock().compat.contains(Compat::DIR_INDEX),
+            index: match changes {
+                // Fast commits add names without an index.
+                Some(_) => None,
+                None => index.or_else(|| DirIndex::read(fs, inode).map(Arc::new)),
+            },
             checksum_seed: inode.checksum_seed,
             format: DirFormat {
                 filetype: fs.superblock().incompat.contains(Incompat::FILETYPE),
@@ -94,7 +135,7 @@ impl ReadDir {
             added: if position.block == ADDED { position.at } else { 0 },
         };
         if position.at > 0 && position.block != ADDED {
-            // A block that was good a moment ago; if it is not any more, its error comes with the next entry.
+            // The block was good a moment ago. If it no longer is, that is an error here.
             if let Some(block) = dir.next_block().transpose()? {
                 dir.current = Some((block, position.at));
             }
@@ -107,6 +148,11 @@ impl ReadDir {
         self.read
     }
 
+    /// Where names are expected, to be used again in the same directory.
+    pub(crate) fn index(&self) -> Option<Arc<DirIndex>> {
+        self.index.clone()
+    }
+
     /// Where the next entry is.
     pub(crate) fn position(&self) -> Position {
         match &self.current {
@@ -116,44 +162,47 @@ impl ReadDir {
         }
     }
 
-    fn block_size(&self) -> u64 {
-        self.fs.superblock().block_size.into()
+    fn corrupt(&self, fault: Fault) -> Error {
+        fault.of(Structure::Directory).in_inode(self.ino).into()
     }
 
     fn next_block(&mut self) -> Option<Result<Vec<u8>>> {
-        let block_size = self.block_size();
-        let (block, first) = match &mut self.blocks {
+        let block_size = self.fs.block_size();
+        let next = match &mut self.blocks {
             Blocks::Inline(parts) => {
                 self.start = self.after;
-                self.after += 1;
+                self.after = self.after.saturating_add(1);
                 return parts.next().map(Ok);
             }
             Blocks::End => return None,
-            Blocks::Mapped { extents, extent } => loop {
-                match extent {
-                    // A hole is skipped, as Linux does.
-                    Some(e) if e.kind == ExtentKind::Written && e.len > 0 => {
-                        let (logical, physical) = (e.logical, e.physical);
-                        e.logical += block_size;
-                        e.physical += block_size;
-                        e.len -= block_size;
-                        (self.start, self.after) = (logical, e.logical);
-                        break (physical / block_size, logical == 0);
-                    }
-                    _ => match extents.next()? {
-                        Ok(next) => *extent = Some(next),
-                        Err(error) => return Some(Err(error)),
-                    },
-                }
+            Blocks::Mapped { extents, extent } => match extent.take().filter(|rest| rest.len > 0) {
+                Some(rest) => rest,
+                None => match extents.next()? {
+                    Ok(next) => next,
+                    Err(error) => return Some(Err(error)),
+                },
             },
         };
-        self.read += 1;
+        if next.logical >= self.size {
+            self.blocks = Blocks::End;
+            return None;
+        }
+        if next.kind == ExtentKind::Hole {
+            self.after = next.end();
+            return Some(Err(self.corrupt(Fault::Rule("blocks are missing"))));
+        }
+        // Blocks that are marked as not written are read like others, as Linux does.
+        let (logical, physical) = (next.logical, next.physical);
+        if let Blocks::Mapped { extent, .. } = &mut self.blocks {
+            *extent = Some(next.without(block_size));
+        }
+        (self.start, self.after) = (logical, logical.saturating_add(block_size));
+        self.read = self.read.saturating_add(1);
         if self.read > self.fs.superblock().blocks_count {
             self.blocks = Blocks::End;
-            let fault = Fault::Rule("more blocks than the file system has");
-            return Some(Err(fault.of(Structure::Directory).in_inode(self.ino).into()));
+            return Some(Err(self.corrupt(Fault::Rule("more blocks than the file system has"))));
         }
-        Some(self.load(block, first))
+        Some(self.load(physical.checked_div(block_size).unwrap_or(0), logical == 0))
     }
 
     fn load(&self, block: u64, first: bool) -> Result<Vec<u8>> {
@@ -182,24 +231,35 @@ impl ReadDir {
                 }
                 continue;
             };
-            if *at >= block.len() {
+            let inline = matches!(self.blocks, Blocks::Inline(_));
+            let past_end = !inline && self.start.saturating_add(to_u64(*at)) >= self.size;
+            if *at >= block.len() || past_end {
                 self.current = None;
                 continue;
             }
-            match entry_at(block, *at, self.format) {
-                Ok((next, entry)) => {
+            match slot_at(block, *at, self.format) {
+                Ok((next, slot)) => {
                     // Inline entries have no `.` and `..` of their own.
-                    let first_block = self.start == 0 && !matches!(self.blocks, Blocks::Inline(_));
-                    let own = first_block && own_dots(block, *at, self.ino);
-                    *at = next;
-                    match entry {
-                        Some(entry) if !own => return Some(Ok(entry)),
-                        _ => {}
+                    let own = !inline && self.start == 0 && own_dots(block, *at, self.ino);
+                    // After them the root of an index has no entries.
+                    let root = own && *at > 0 && self.indexed && parse_htree_root(block).is_some();
+                    *at = if root { block.len() } else { next };
+                    match slot {
+                        Slot::Entry(entry) if !own => {
+                            let block = self.start.checked_div(self.fs.block_size()).unwrap_or(0);
+                            if self.index.as_ref().is_some_and(|index| !index.expects(&entry.name, block)) {
+                                let fault = Fault::Rule("a name is not where the index of the directory expects it");
+                                return Some(Err(self.corrupt(fault)));
+                            }
+                            return Some(Ok(entry));
+                        }
+                        Slot::Nameless => return Some(Err(self.corrupt(Fault::Rule("an entry has no name")))),
+                        Slot::Entry(_) | Slot::Unused => {}
                     }
                 }
                 Err(fault) => {
                     self.current = None;
-                    return Some(Err(fault.of(Structure::Directory).in_inode(self.ino).into()));
+                    return Some(Err(self.corrupt(fault)));
                 }
             }
         }
@@ -218,7 +278,7 @@ impl Iterator for ReadDir {
                 Some(entry) => return Some(entry),
                 None => {
                     let entry = changes.added.get(self.added).cloned()?;
-                    self.added += 1;
+                    self.added = self.added.saturating_add(1);
                     return Some(Ok(entry));
                 }
             }

@@ -1,8 +1,9 @@
-//! The superblock: 1024 bytes at byte 1024.
+//! The superblock: 1024 bytes at byte 1024, and its backups at the start of some block groups.
 //!
-//! Layout from the kernel's documentation, `Documentation/filesystems/ext4/super.rst`.
+//! Layout from the kernel's documentation, `Documentation/filesystems/ext4/super.rst`. Which field is valid under which
+//! feature follows what Linux reads; a field without its feature reads as zero here.
 
-use super::bytes::{array, join, le16, le32};
+use super::bytes::{array, join, le16, le32, to_usize};
 use super::checksum::crc32c;
 use super::error::{Corrupt, Error, Fault, Result, Structure};
 use super::features::{Compat, Incompat, RoCompat};
@@ -41,9 +42,9 @@ pub struct Superblock {
     pub inodes_count: u32,
     /// Number of blocks.
     pub blocks_count: u64,
-    /// Free blocks, as the superblock has it.
+    /// Free blocks, as the superblock counts them.
     pub free_blocks_count: u64,
-    /// Free inodes, as the superblock has it.
+    /// Free inodes, as the superblock counts them.
     pub free_inodes_count: u32,
     /// The block that group 0 starts with: 1 where a block is 1 KiB, else 0.
     pub first_data_block: u32,
@@ -53,6 +54,8 @@ pub struct Superblock {
     pub cluster_size: u32,
     /// Blocks in a group.
     pub blocks_per_group: u32,
+    /// Blocks reserved in each group for descriptors of groups to come, with `resize_inode`.
+    pub reserved_gdt_blocks: u16,
     /// Inodes in a group.
     pub inodes_per_group: u32,
     /// Size of an inode: a power of two from 128 to the block size.
@@ -77,13 +80,15 @@ pub struct Superblock {
     pub last_mounted: [u8; 64],
     /// Seed of all metadata checksums.
     pub checksum_seed: u32,
-    /// The journal's inode number, 0 without an inner journal.
+    /// The journal's inode number, 0 without a journal or with one on another device.
     pub journal_inode: u32,
-    /// First of the list of orphan inodes, 0 when it is empty.
+    /// The UUID of the device that the journal is on, zeros without one.
+    pub journal_uuid: [u8; 16],
+    /// First of the list of orphan inodes, 0 if it is empty.
     pub last_orphan: u32,
     /// The orphan file's inode number, 0 without one.
     pub orphan_file_inode: u32,
-    /// First block group whose descriptors lie in the group itself, with `meta_bg`; in descriptor blocks.
+    /// The first block of descriptors that is in the groups it describes, with `meta_bg`.
     pub first_meta_bg: u32,
     /// The groups with backup superblocks, with `sparse_super2`.
     pub backup_groups: [u32; 2],
@@ -102,7 +107,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Parses and checks the superblock's 1024 bytes. With `verify` its checksum is verified where it has one.
+    /// Parses and checks the superblock's 1024 bytes. With `verify` its checksum is verified, if it has one.
     pub fn parse(bytes: &[u8], verify: bool) -> Result<Self> {
         if bytes.len() < SUPERBLOCK_LEN {
             return Err(corrupt(Fault::Truncated { len: bytes.len(), needed: SUPERBLOCK_LEN }).into());
@@ -111,48 +116,57 @@ impl Superblock {
         if magic != SUPERBLOCK_MAGIC {
             return Err(Error::NotExt4 { found: magic });
         }
-        let revision = le32(bytes, 0x4c);
-        if revision > 1 {
-            return Err(field("the revision", u64::from(revision)).into());
-        }
-        // Revision 0 has no feature words and fixed sizes.
-        let dynamic = revision == 1;
-        let word = |at| if dynamic { le32(bytes, at) } else { 0 };
-        let compat = Compat::from_bits_retain(word(0x5c));
-        let incompat = Incompat::from_bits_retain(word(0x60));
-        let ro_compat = RoCompat::from_bits_retain(word(0x64));
+        let (compat, incompat, ro_compat) = (
+            Compat::from_bits_retain(le32(bytes, 0x5c)),
+            Incompat::from_bits_retain(le32(bytes, 0x60)),
+            RoCompat::from_bits_retain(le32(bytes, 0x64)),
+        );
         let unsupported = incompat.difference(Incompat::SUPPORTED);
         if !unsupported.is_empty() {
             return Err(Error::UnsupportedFeatures(unsupported.names().join(", ")));
         }
-        let metadata_csum = ro_compat.contains(RoCompat::METADATA_CSUM);
-        if metadata_csum {
+        if ro_compat.contains(RoCompat::METADATA_CSUM) {
             if bytes[0x175] != 1 {
-                return Err(field("the checksum type", u64::from(bytes[0x175])).into());
+                return Err(field("the checksum type", bytes[0x175].into()).into());
             }
             let (found, wanted) = (le32(bytes, 0x3fc), crc32c(!0, &bytes[..0x3fc]));
             if verify && found != wanted {
                 return Err(corrupt(Fault::Checksum { found, wanted }).into());
             }
         }
+        // Revision 0 has inodes of one size. Its feature words count all the same.
+        let dynamic = le32(bytes, 0x4c) != 0;
         let uuid = array(bytes, 0x68);
+        let block_size = size_from_log("the logarithm of the block size", le32(bytes, 0x18), 6)?;
+        // A field that is there with a feature only.
+        let with = |there: bool, value: u32| if there { value } else { 0 };
         let bit64 = incompat.contains(Incompat::BIT64);
+        let journal = compat.contains(Compat::HAS_JOURNAL);
+        let dir_index = compat.contains(Compat::DIR_INDEX);
+        let sparse2 = compat.contains(Compat::SPARSE_SUPER2);
+        let bigalloc = ro_compat.contains(RoCompat::BIGALLOC);
+        let hurd = le32(bytes, 0x48) == 1;
+        if hurd && (bit64 || incompat.contains(Incompat::EA_INODE)) {
+            return Err(
+                corrupt(Fault::Rule("the creator is the Hurd, which has no 64-bit or ea_inode file systems")).into()
+            );
+        }
         let superblock = Self {
             inodes_count: le32(bytes, 0),
-            blocks_count: join(le32(bytes, 4), if bit64 { le32(bytes, 0x150) } else { 0 }),
-            free_blocks_count: join(le32(bytes, 0xc), if bit64 { le32(bytes, 0x158) } else { 0 }),
+            blocks_count: join(le32(bytes, 4), with(bit64, le32(bytes, 0x150))),
+            free_blocks_count: join(le32(bytes, 0xc), with(bit64, le32(bytes, 0x158))),
             free_inodes_count: le32(bytes, 0x10),
             first_data_block: le32(bytes, 0x14),
-            block_size: size_from_log("the logarithm of the block size", le32(bytes, 0x18), 6)?,
-            cluster_size: if ro_compat.contains(RoCompat::BIGALLOC) {
-                size_from_log("the logarithm of the cluster size", le32(bytes, 0x1c), 20)?
-            } else {
-                size_from_log("the logarithm of the block size", le32(bytes, 0x18), 6)?
+            block_size,
+            cluster_size: match bigalloc {
+                true => size_from_log("the logarithm of the cluster size", le32(bytes, 0x1c), 20)?,
+                false => block_size,
             },
             blocks_per_group: le32(bytes, 0x20),
+            reserved_gdt_blocks: le16(bytes, 0xce),
             inodes_per_group: le32(bytes, 0x28),
-            inode_size: if dynamic { u32::from(le16(bytes, 0x58)) } else { 128 },
-            desc_size: if bit64 { u32::from(le16(bytes, 0xfe)) } else { 32 },
+            inode_size: if dynamic { le16(bytes, 0x58).into() } else { 128 },
+            desc_size: if bit64 { le16(bytes, 0xfe).into() } else { 32 },
             first_inode: if dynamic { le32(bytes, 0x54) } else { 11 },
             compat,
             incompat,
@@ -165,14 +179,15 @@ impl Superblock {
                 true => le32(bytes, 0x270),
                 false => crc32c(!0, &uuid),
             },
-            journal_inode: le32(bytes, 0xe0),
+            journal_inode: with(journal, le32(bytes, 0xe0)),
+            journal_uuid: if journal { array(bytes, 0xd0) } else { [0; 16] },
             last_orphan: le32(bytes, 0xe8),
-            orphan_file_inode: le32(bytes, 0x280),
-            first_meta_bg: le32(bytes, 0x104),
-            backup_groups: [le32(bytes, 0x24c), le32(bytes, 0x250)],
-            hash_seed: [0xec, 0xf0, 0xf4, 0xf8].map(|at| le32(bytes, at)),
-            def_hash_version: bytes[0xfc],
-            flags: le32(bytes, 0x160),
+            orphan_file_inode: with(compat.contains(Compat::ORPHAN_FILE), le32(bytes, 0x280)),
+            first_meta_bg: with(incompat.contains(Incompat::META_BG), le32(bytes, 0x104)),
+            backup_groups: [with(sparse2, le32(bytes, 0x24c)), with(sparse2, le32(bytes, 0x250))],
+            hash_seed: [0xec, 0xf0, 0xf4, 0xf8].map(|at| with(dir_index, le32(bytes, at))),
+            def_hash_version: if dir_index { bytes[0xfc] } else { 0 },
+            flags: with(dir_index, le32(bytes, 0x160)),
             encoding: incompat
                 .contains(Incompat::CASEFOLD)
                 .then(|| Encoding { version: le16(bytes, 0x27c), flags: le16(bytes, 0x27e) }),
@@ -180,47 +195,68 @@ impl Superblock {
             write_time: le32(bytes, 0x30),
         };
         superblock.check()?;
+        superblock.check_clusters(le32(bytes, 0x1c), le32(bytes, 0x24))?;
         Ok(superblock)
     }
 
     fn check(&self) -> Result<(), Corrupt> {
         let block_size = self.block_size;
         if !self.inode_size.is_power_of_two() || self.inode_size < 128 || self.inode_size > block_size {
-            return Err(field("the inode size", u64::from(self.inode_size)));
+            return Err(field("the inode size", self.inode_size.into()));
         }
         let least = if self.incompat.contains(Incompat::BIT64) { 64 } else { 32 };
-        if !self.desc_size.is_power_of_two() || self.desc_size < least || self.desc_size > block_size {
-            return Err(field("the group descriptor size", u64::from(self.desc_size)));
+        if !self.desc_size.is_power_of_two() || !(least..=1024).contains(&self.desc_size) {
+            return Err(field("the group descriptor size", self.desc_size.into()));
         }
         if self.cluster_size < block_size {
-            return Err(field("the cluster size", u64::from(self.cluster_size)));
+            return Err(field("the cluster size", self.cluster_size.into()));
         }
-        // A bitmap of one block tells of the clusters of a group.
-        let ratio = u64::from(self.cluster_size / block_size);
-        if self.blocks_per_group == 0 || u64::from(self.blocks_per_group) > u64::from(block_size) * 8 * ratio {
-            return Err(field("the blocks per group", u64::from(self.blocks_per_group)));
+        // A bitmap of one block covers the clusters of a group.
+        let bits = u64::from(block_size).saturating_mul(8);
+        let blocks = bits.saturating_mul(u64::from(self.clusters().max(1)));
+        let per_block = block_size.checked_div(self.inode_size).unwrap_or(1);
+        for (what, value, first, last) in [
+            ("the number of blocks per group", self.blocks_per_group, 1, blocks),
+            ("the number of inodes per group", self.inodes_per_group, per_block, bits),
+            ("the number of reserved descriptor blocks", self.reserved_gdt_blocks.into(), 0, (block_size / 4).into()),
+        ] {
+            let (value, first) = (u64::from(value), u64::from(first));
+            if !(first..=last).contains(&value) {
+                return Err(corrupt(Fault::Range { field: what, value, first, last }));
+            }
         }
-        if self.inodes_per_group == 0 || u64::from(self.inodes_per_group) > u64::from(block_size) * 8 {
-            return Err(field("the inodes per group", u64::from(self.inodes_per_group)));
+        let least = u32::from(block_size == 1024 && self.cluster_size == block_size);
+        if !(least..=1).contains(&self.first_data_block) || u64::from(self.first_data_block) >= self.blocks_count {
+            return Err(field("the first data block", self.first_data_block.into()));
         }
-        if self.first_data_block > 1 || u64::from(self.first_data_block) >= self.blocks_count {
-            return Err(field("the first data block", u64::from(self.first_data_block)));
-        }
-        if self.blocks_count.checked_mul(u64::from(block_size)).is_none_or(|bytes| bytes > i64::MAX as u64) {
+        if self.blocks_count.checked_mul(block_size.into()).is_none_or(|bytes| i64::try_from(bytes).is_err()) {
             return Err(field("the number of blocks", self.blocks_count));
         }
-        let inodes = self.groups_count().saturating_mul(u64::from(self.inodes_per_group));
-        if self.inodes_count == 0 || u64::from(self.inodes_count) > inodes {
-            return Err(corrupt(Fault::Limit {
-                field: "the number of inodes",
-                value: u64::from(self.inodes_count),
-                limit: inodes,
-            }));
+        let inodes = self.groups_count().saturating_mul(self.inodes_per_group.into());
+        if u64::from(self.inodes_count) != inodes {
+            let value = self.inodes_count.into();
+            return Err(corrupt(Fault::Range { field: "the number of inodes", value, first: inodes, last: inodes }));
         }
         if self.first_inode < 11 {
-            return Err(field("the first inode", u64::from(self.first_inode)));
+            return Err(field("the first inode", self.first_inode.into()));
         }
         Ok(())
+    }
+
+    /// What is said about clusters agrees with what is said about blocks.
+    fn check_clusters(&self, log: u32, per_group: u32) -> Result<(), Corrupt> {
+        if self.cluster_size == self.block_size && 1024u32.checked_shl(log) != Some(self.block_size) {
+            return Err(field("the logarithm of the cluster size", log.into()));
+        }
+        if per_group.checked_mul(self.clusters()) != Some(self.blocks_per_group) {
+            return Err(field("the number of clusters per group", per_group.into()));
+        }
+        Ok(())
+    }
+
+    /// Blocks in a cluster.
+    fn clusters(&self) -> u32 {
+        self.cluster_size.checked_div(self.block_size).unwrap_or(0)
     }
 
     /// Size of the file system in bytes.
@@ -230,7 +266,35 @@ impl Superblock {
 
     /// Number of block groups.
     pub fn groups_count(&self) -> u64 {
-        (self.blocks_count - u64::from(self.first_data_block)).div_ceil(u64::from(self.blocks_per_group))
+        let blocks = self.blocks_count.saturating_sub(self.first_data_block.into());
+        blocks.div_ceil(self.blocks_per_group.max(1).into())
+    }
+
+    /// Blocks of an inode table.
+    pub(crate) fn inode_table_blocks(&self) -> u64 {
+        let bytes = u64::from(self.inodes_per_group).saturating_mul(self.inode_size.into());
+        bytes.div_ceil(self.block_size.max(1).into())
+    }
+
+    /// The first block of `group`.
+    pub(crate) fn group_start(&self, group: u64) -> u64 {
+        group.saturating_mul(self.blocks_per_group.into()).saturating_add(self.first_data_block.into())
+    }
+
+    /// Group descriptors in a block.
+    pub(crate) fn descriptors_per_block(&self) -> u64 {
+        self.block_size.checked_div(self.desc_size).unwrap_or(1).max(1).into()
+    }
+
+    /// True where a block number is one of the file system's, past the superblock.
+    pub(crate) fn has_blocks(&self, first: u64, count: u64) -> bool {
+        first > self.first_data_block.into() && first.checked_add(count).is_some_and(|end| end <= self.blocks_count)
+    }
+
+    /// The fault of a block number for which [`Superblock::has_blocks`] is false.
+    pub(crate) fn out_of_range(&self, what: &'static str, block: u64) -> Fault {
+        let first = u64::from(self.first_data_block).saturating_add(1);
+        Fault::Range { field: what, value: block, first, last: self.blocks_count.saturating_sub(1) }
     }
 
     /// True where metadata has CRC-32C checksums.
@@ -243,7 +307,7 @@ impl Superblock {
         self.incompat.contains(Incompat::RECOVER) && self.compat.contains(Compat::HAS_JOURNAL)
     }
 
-    /// True where `group` starts with a superblock or a copy of it.
+    /// True where `group` starts with a superblock or a backup of it.
     pub(crate) fn group_has_super(&self, group: u64) -> bool {
         if group == 0 {
             return true;
@@ -257,38 +321,85 @@ impl Superblock {
         [3, 5, 7].into_iter().any(|base| is_power_of(group, base))
     }
 
-    /// The block with `group`'s descriptor, and the descriptor's first byte in it.
-    pub(crate) fn descriptor_location(&self, group: u64) -> (u64, usize) {
-        let per_block = u64::from(self.block_size / self.desc_size);
-        let (index, slot) = (group / per_block, group % per_block);
-        let at = (slot * u64::from(self.desc_size)) as usize;
-        let super_block = SUPERBLOCK_OFFSET / u64::from(self.block_size);
-        if !self.incompat.contains(Incompat::META_BG) || index < u64::from(self.first_meta_bg) {
-            return (super_block + 1 + index, at);
+    /// The block with `group`'s descriptor, and where the descriptor is in it. `superblock` is the block that the
+    /// superblock was read from, which the descriptors follow.
+    pub(crate) fn descriptor_location(&self, group: u64, superblock: u64) -> (u64, usize) {
+        let per_block = self.descriptors_per_block();
+        let index = group.checked_div(per_block).unwrap_or(0);
+        let first = index.saturating_mul(per_block);
+        let at = to_usize(self.desc_size).saturating_mul(usize::try_from(group.saturating_sub(first)).unwrap_or(0));
+        if self.has_classic_descriptors(index) {
+            return (superblock.saturating_add(index).saturating_add(1), at);
         }
-        let first = index * per_block;
-        let mut block = u64::from(self.first_data_block) + first * u64::from(self.blocks_per_group);
-        block += u64::from(self.group_has_super(first));
+        let mut block = self.group_start(first).saturating_add(self.group_has_super(first).into());
         // Blocks of 1 KiB and a first data block of 0 (bigalloc): the superblock is in block 1, not 0.
         if self.block_size == 1024 && index == 0 && self.first_data_block == 0 {
-            block += 1;
+            block = block.saturating_add(1);
         }
         (block, at)
+    }
+
+    /// Whether descriptor block `index` follows the superblock, as without `meta_bg`.
+    fn has_classic_descriptors(&self, index: u64) -> bool {
+        !self.incompat.contains(Incompat::META_BG) || index < self.first_meta_bg.into()
+    }
+
+    /// How many blocks at the start of `group` hold the superblock and group descriptors, or are reserved for them.
+    pub(crate) fn base_metadata_blocks(&self, group: u64) -> u64 {
+        let superblock = u64::from(self.group_has_super(group));
+        let per_block = self.descriptors_per_block();
+        let index = group.checked_div(per_block).unwrap_or(0);
+        if !self.has_classic_descriptors(index) {
+            // The first, second and last group of those that a block describes hold that block.
+            let place = group.saturating_sub(index.saturating_mul(per_block));
+            let holds = place == 0 || place == 1 || place == per_block.saturating_sub(1);
+            return superblock.saturating_add(holds.into());
+        }
+        if superblock == 0 {
+            return 0;
+        }
+        let descriptors = match self.incompat.contains(Incompat::META_BG) {
+            true => self.first_meta_bg.into(),
+            false => self.groups_count().div_ceil(per_block),
+        };
+        superblock.saturating_add(descriptors).saturating_add(self.reserved_gdt_blocks.into())
+    }
+
+    /// The largest size of a file that is mapped by extents, in bytes.
+    pub(crate) fn max_size_of_extents(&self) -> u64 {
+        let blocks = u64::from(u32::MAX);
+        let limit = match self.ro_compat.contains(RoCompat::HUGE_FILE) {
+            true => u64::MAX,
+            // The count of sectors has 32 bits.
+            false => u64::from(u32::MAX) << 9,
+        };
+        blocks.saturating_mul(self.block_size.into()).min(limit).min(i64::MAX.unsigned_abs())
+    }
+
+    /// The largest size of a file that is mapped by direct and indirect blocks, in bytes.
+    pub(crate) fn max_size_of_block_map(&self) -> u64 {
+        let per_block = u64::from(self.block_size / 4);
+        let double = per_block.saturating_mul(per_block);
+        let blocks =
+            [per_block, double, double.saturating_mul(per_block)].iter().fold(12u64, |a, &b| a.saturating_add(b));
+        // The count of sectors has 48 bits.
+        let limit = if self.ro_compat.contains(RoCompat::HUGE_FILE) { 1u64 << 57 } else { u64::from(u32::MAX) << 9 };
+        blocks.min(u32::MAX.into()).saturating_mul(self.block_size.into()).min(limit).min(i64::MAX.unsigned_abs())
     }
 }
 
 fn is_power_of(mut value: u64, base: u64) -> bool {
     while value > 1 && value.is_multiple_of(base) {
-        value /= base;
+        value = value.checked_div(base).unwrap_or(0);
     }
     value == 1
 }
 
 fn size_from_log(name: &'static str, log: u32, limit: u32) -> Result<u32, Corrupt> {
     if log > limit {
-        return Err(corrupt(Fault::Limit { field: name, value: u64::from(log), limit: u64::from(limit) }));
+        return Err(corrupt(Fault::Range { field: name, value: log.into(), first: 0, last: limit.into() }));
     }
-    Ok(1024 << log)
+    Ok(1024u32.checked_shl(log).unwrap_or(u32::MAX))
 }
 
 fn corrupt(fault: Fault) -> Corrupt {

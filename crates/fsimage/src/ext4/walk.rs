@@ -1,7 +1,9 @@
-//! Going through a tree, in bounded time and memory whatever the image says.
+//! Walking a tree, in bounded time and memory whatever the image holds.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use super::dir_index::DirIndex;
 use super::directory::DirEntry;
 use super::error::{Error, Fault, Result, Structure};
 use super::filesystem::Ext4;
@@ -12,19 +14,19 @@ use super::read_dir::{Position, ReadDir};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Visit {
-    /// How deep: 0 for the entries of the directory that the walk began with. A caller that keeps names cuts its own
-    /// path to this length before it appends.
+    /// The depth: 0 for the entries of the directory that the walk began with. A caller that keeps a path cuts it to
+    /// this length before it appends the name.
     pub depth: usize,
     /// The directory's inode number.
     pub dir: u32,
-    /// The entry; nothing where a block of the directory, or all of it, could not be read.
+    /// The entry; nothing if a block of the directory, or all of it, could not be read.
     pub entry: Option<DirEntry>,
     /// Its inode, or why there is none; without an entry, what is wrong with the directory.
     pub inode: Result<Inode>,
 }
 
-/// A walk, depth first: each directory comes before what is in it. Nothing is followed or decrypted. A broken part is
-/// told and left out, and the walk goes on. No directory is entered twice.
+/// A walk, depth first: each directory comes before what is in it. Nothing is followed or decrypted. A corrupt part is
+/// reported and left out, and the walk continues. No directory is entered twice.
 #[derive(Debug)]
 pub struct Walk {
     fs: Ext4,
@@ -42,10 +44,22 @@ pub struct Walk {
 struct Frame {
     dir: u32,
     resume: Position,
+    /// The directory's index, of the outermost ones: those of a hostile chain of directories would fill the memory.
+    index: Option<Arc<DirIndex>>,
+}
+
+/// How many directories keep their index while the walk is in what is below them.
+const INDEXES_KEPT: usize = 8;
+
+impl Ext4 {
+    /// Walks the tree below the directory `dir`, depth first.
+    pub fn walk(&self, dir: u32) -> Walk {
+        Walk::new(self, dir)
+    }
 }
 
 impl Walk {
-    pub(crate) fn new(fs: &Ext4, dir: u32) -> Self {
+    fn new(fs: &Ext4, dir: u32) -> Self {
         Self {
             fs: fs.clone(),
             open: None,
@@ -57,14 +71,14 @@ impl Walk {
         }
     }
 
-    /// Leaves out what is in the directory that was visited last.
+    /// Skips what is in the directory that was visited last.
     pub fn skip_dir(&mut self) {
         self.enter = None;
     }
 
     fn count(&mut self) -> Result<(), Error> {
         let read = self.open.as_ref().map_or(0, ReadDir::blocks_read);
-        self.blocks_left = self.blocks_left.checked_sub(read - self.counted).ok_or_else(|| {
+        self.blocks_left = self.blocks_left.checked_sub(read.saturating_sub(self.counted)).ok_or_else(|| {
             let fault = Fault::Rule("the directories together have more blocks than the file system");
             Error::from(fault.of(Structure::Directory))
         })?;
@@ -72,13 +86,13 @@ impl Walk {
         Ok(())
     }
 
-    /// Opens the directory on top of the stack where its reading was left.
+    /// Opens the directory on top of the stack, at the place where reading it stopped.
     fn open_top(&mut self) -> Result<()> {
         let Some(frame) = self.stack.last() else { return Ok(()) };
         self.counted = 0;
         let inode = self.fs.inode(frame.dir)?;
-        self.open = Some(ReadDir::from(&self.fs, &inode, frame.resume)?);
-        // The block that reading goes on in was counted before.
+        self.open = Some(ReadDir::starting_at(&self.fs, &inode, frame.resume, frame.index.clone())?);
+        // The block that reading continues in was counted before.
         self.counted = self.open.as_ref().map_or(0, ReadDir::blocks_read);
         Ok(())
     }
@@ -95,11 +109,13 @@ impl Iterator for Walk {
 
     fn next(&mut self) -> Option<Visit> {
         if let Some(dir) = self.enter.take() {
+            let keeps = self.stack.len() <= INDEXES_KEPT;
             if let (Some(open), Some(frame)) = (&self.open, self.stack.last_mut()) {
                 frame.resume = open.position();
+                frame.index = open.index().filter(|_| keeps);
             }
             self.open = None;
-            self.stack.push(Frame { dir, resume: Position::default() });
+            self.stack.push(Frame { dir, resume: Position::default(), index: None });
         }
         loop {
             let dir = self.stack.last()?.dir;
@@ -110,12 +126,12 @@ impl Iterator for Walk {
             }
             let next = self.open.as_mut().and_then(Iterator::next);
             if let Err(error) = self.count() {
-                // No more directories can be trusted.
-                let depth = self.stack.len() - 1;
+                // No directory can be trusted any more.
+                let depth = self.stack.len().saturating_sub(1);
                 self.stack.clear();
                 return Some(Visit { depth, dir, entry: None, inode: Err(error) });
             }
-            let depth = self.stack.len() - 1;
+            let depth = self.stack.len().saturating_sub(1);
             let entry = match next {
                 None => {
                     self.open = None;
@@ -132,7 +148,7 @@ impl Iterator for Walk {
                 if self.seen.insert(found.ino) {
                     self.enter = Some(found.ino);
                 } else {
-                    let fault = Fault::Rule("the directory has a second place in the tree");
+                    let fault = Fault::Rule("the directory is in two places of the tree");
                     inode = Err(fault.of(Structure::Directory).in_inode(found.ino).into());
                 }
             }
@@ -143,13 +159,12 @@ impl Iterator for Walk {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use super::super::filesystem::{JournalPolicy, Options, ROOT_INO};
+    use super::super::filesystem::ROOT_INO;
     use super::super::fuzz::{BLOCK, INODE_TABLE, template};
+    use super::super::load::{JournalPolicy, Options};
     use super::*;
 
-    /// Six directories that all map the same 50 blocks: a file system of 64 blocks can't have 300 directory blocks.
+    /// Six directories that all map the same 50 blocks: a file system of 112 blocks cannot have 300 directory blocks.
     #[test]
     fn directories_that_share_their_blocks_end_the_walk() {
         let mut image = template();

@@ -2,7 +2,7 @@
 //!
 //! Layout from the kernel's documentation, `Documentation/filesystems/ext4/attributes.rst`.
 
-use super::bytes::{le16, le32};
+use super::bytes::{le16, le32, to_u64, to_usize};
 use super::checksum::crc32c;
 use super::error::Fault;
 
@@ -26,17 +26,18 @@ const HEADER: usize = 32;
 pub struct Xattr {
     /// Which prefix the name has.
     pub index: u8,
-    /// The name behind its prefix.
+    /// The name after its prefix.
     pub name: Box<[u8]>,
     /// The value.
     pub value: Vec<u8>,
 }
 
 impl Xattr {
-    /// The whole name as Linux shows it, or nothing for what Linux hides: fscrypt's context, inline data, and
-    /// prefixes it does not know.
+    /// The whole name as Linux shows it, or nothing if Linux hides it: fscrypt's context, inline data, unknown
+    /// prefixes, and a prefix alone.
     pub fn full_name(&self) -> Option<Vec<u8>> {
         let prefix: &[u8] = match self.index {
+            1 | 4 | 6 | 10 if self.name.is_empty() => return None,
             1 => b"user.",
             2 if self.name.is_empty() => b"system.posix_acl_access",
             3 if self.name.is_empty() => b"system.posix_acl_default",
@@ -49,7 +50,7 @@ impl Xattr {
     }
 }
 
-/// Where an attribute's value lies.
+/// Where an attribute's value is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ValuePlace {
     Here(Vec<u8>),
@@ -64,16 +65,25 @@ pub(crate) struct RawXattr {
     pub(crate) value: ValuePlace,
 }
 
-/// The attributes behind an inode's fixed fields; `bytes` starts with the magic number.
-pub(crate) fn parse_body(bytes: &[u8]) -> Result<Vec<RawXattr>, Fault> {
-    if bytes.len() < 4 {
-        return Ok(Vec::new());
+/// The attributes after an inode's fixed fields; `bytes` starts with the magic number. `ea_inode` is whether the file
+/// system has that feature.
+pub(crate) fn parse_body(bytes: &[u8], ea_inode: bool) -> Result<Vec<RawXattr>, Fault> {
+    match bytes.get(4..) {
+        Some(entries) => parse_entries(entries, 0, ea_inode),
+        None => Ok(Vec::new()),
     }
-    parse_entries(&bytes[4..], 0)
+}
+
+/// Whether the attributes after an inode's fixed fields include `system.data`, with its value in the inode.
+pub(crate) fn has_inline_data(body: &[u8]) -> Result<bool, Fault> {
+    let found = parse_body(body, true)?;
+    Ok(found.iter().any(|raw| {
+        raw.index == XATTR_INDEX_SYSTEM && &*raw.name == b"data" && matches!(raw.value, ValuePlace::Here(_))
+    }))
 }
 
 /// The attributes in a block of their own. With `seed` (the file system's) the block's checksum is verified.
-pub(crate) fn parse_block(bytes: &[u8], block: u64, seed: Option<u32>) -> Result<Vec<RawXattr>, Fault> {
+pub(crate) fn parse_block(bytes: &[u8], block: u64, seed: Option<u32>, ea_inode: bool) -> Result<Vec<RawXattr>, Fault> {
     if bytes.len() < HEADER {
         return Err(Fault::Truncated { len: bytes.len(), needed: HEADER });
     }
@@ -92,63 +102,89 @@ pub(crate) fn parse_block(bytes: &[u8], block: u64, seed: Option<u32>) -> Result
             return Err(Fault::Checksum { found, wanted });
         }
     }
-    parse_entries(bytes, HEADER)
+    parse_entries(bytes, HEADER, ea_inode)
 }
 
-/// Entries from `at` on; values are counted from the start of `bytes`.
-fn parse_entries(bytes: &[u8], mut at: usize) -> Result<Vec<RawXattr>, Fault> {
+/// The entries from `at` on, up to the zero word that ends them; values are counted from the start of `bytes`. What
+/// breaks a rule of Linux's makes all of them suspect.
+fn parse_entries(bytes: &[u8], at: usize, ea_inode: bool) -> Result<Vec<RawXattr>, Fault> {
+    // Values come after all entries, so these have to be found first.
+    let end = entries_end(bytes, at)?;
     let mut out = Vec::new();
     // Values of one block together can't be longer than the block, unless they overlap.
     let mut room = bytes.len();
+    let mut rest = &bytes[at..end];
+    while !rest.is_empty() {
+        let name_len = usize::from(rest[0]);
+        let name = &rest[ENTRY..][..name_len];
+        let (start, ino, size) = (usize::from(le16(rest, 2)), le32(rest, 4), le32(rest, 8));
+        if name.contains(&0) {
+            return Err(Fault::Rule("a name holds a zero byte"));
+        }
+        if size > XATTR_SIZE_MAX {
+            return Err(Fault::Limit { field: "the value's size", value: size.into(), limit: XATTR_SIZE_MAX.into() });
+        }
+        let value = if ino != 0 {
+            if !ea_inode {
+                return Err(Fault::Rule("a value is in an inode, and the file system does not have the feature"));
+            }
+            ValuePlace::Inode { ino, size }
+        } else if size == 0 {
+            // An empty value has no place.
+            ValuePlace::Here(Vec::new())
+        } else {
+            let len = to_usize(size);
+            if start < end.saturating_add(4) {
+                return Err(Fault::Rule("a value overlaps the entries"));
+            }
+            let padded = bytes.get(start..).filter(|rest| rest.len() >= len.next_multiple_of(4));
+            let (Some(value), Some(left)) = (padded, room.checked_sub(len)) else {
+                let (value, limit) = (to_u64(start.saturating_add(len)), to_u64(bytes.len()));
+                return Err(Fault::Limit { field: "the end of the value", value, limit });
+            };
+            room = left;
+            ValuePlace::Here(value[..len].to_vec())
+        };
+        out.push(RawXattr { index: rest[1], name: name.into(), value });
+        rest = &rest[entry_len(name_len)..];
+    }
+    Ok(out)
+}
+
+/// Bytes of an entry before its name.
+const ENTRY: usize = 16;
+
+fn entry_len(name_len: usize) -> usize {
+    ENTRY.saturating_add(name_len).next_multiple_of(4)
+}
+
+/// Where the zero word after the entries is.
+fn entries_end(bytes: &[u8], mut at: usize) -> Result<usize, Fault> {
     loop {
         let rest = bytes.get(at..).unwrap_or(&[]);
         if rest.len() < 4 {
             return Err(Fault::Rule("the entries do not end"));
         }
         if le32(rest, 0) == 0 {
-            return Ok(out);
+            return Ok(at);
         }
-        if rest.len() < 16 {
-            return Err(Fault::Truncated { len: rest.len(), needed: 16 });
+        let len = entry_len(rest[0].into());
+        if len > rest.len() {
+            let limit = to_u64(rest.len());
+            return Err(Fault::Limit { field: "the end of a name", value: to_u64(len), limit });
         }
-        let name_len = usize::from(rest[0]);
-        let next = (16 + name_len).next_multiple_of(4);
-        if next > rest.len() {
-            return Err(Fault::Limit { field: "the name's length", value: name_len as u64, limit: rest.len() as u64 });
-        }
-        let (ino, size) = (le32(rest, 4), le32(rest, 8));
-        if size > XATTR_SIZE_MAX {
-            return Err(Fault::Limit { field: "the value's size", value: size.into(), limit: XATTR_SIZE_MAX.into() });
-        }
-        let value = if ino != 0 {
-            ValuePlace::Inode { ino, size }
-        } else {
-            let (start, len) = (usize::from(le16(rest, 2)), size as usize);
-            // An empty value has no place.
-            let value = if len == 0 { Some(&[][..]) } else { bytes.get(start..start + len) };
-            let (Some(value), Some(left)) = (value, room.checked_sub(len)) else {
-                return Err(Fault::Limit {
-                    field: "the end of the value",
-                    value: (start + len) as u64,
-                    limit: bytes.len() as u64,
-                });
-            };
-            room = left;
-            ValuePlace::Here(value.to_vec())
-        };
-        out.push(RawXattr { index: rest[1], name: rest[16..16 + name_len].into(), value });
-        at += next;
+        at = at.saturating_add(len);
     }
 }
 
-/// Parses a block of attributes as read from disk, without values in other inodes: what a fuzzer drives.
+/// Parses a block of attributes as read from disk, without values in other inodes: an entry point for fuzzers.
 pub fn parse_xattr_block(bytes: &[u8]) -> Option<Vec<Xattr>> {
-    Some(here(parse_block(bytes, 0, None).ok()?))
+    Some(here(parse_block(bytes, 0, None, true).ok()?))
 }
 
-/// Parses in-inode attributes from their magic number on: what a fuzzer drives.
+/// Parses in-inode attributes from their magic number on: an entry point for fuzzers.
 pub fn parse_xattr_body(bytes: &[u8]) -> Option<Vec<Xattr>> {
-    Some(here(parse_body(bytes).ok()?))
+    Some(here(parse_body(bytes, true).ok()?))
 }
 
 fn here(raw: Vec<RawXattr>) -> Vec<Xattr> {
@@ -160,27 +196,61 @@ fn here(raw: Vec<RawXattr>) -> Vec<Xattr> {
         .collect()
 }
 
-/// An access control list as ext4 stores it, in the form that Linux's system calls give and take
-/// (`system.posix_acl_access`, `system.posix_acl_default`). Nothing where it is malformed.
+/// An access control list as ext4 stores it, in the form that Linux's system calls use
+/// (`system.posix_acl_access`, `system.posix_acl_default`). Nothing if it is malformed.
 pub fn posix_acl_xattr(stored: &[u8]) -> Option<Vec<u8>> {
     if stored.len() < 4 || le32(stored, 0) != 1 {
         return None;
     }
     let mut out = 2u32.to_le_bytes().to_vec();
-    let mut at = 4;
-    while at < stored.len() {
-        if stored.len() - at < 4 {
-            return None;
-        }
-        out.extend_from_slice(&stored[at..at + 4]);
+    let mut rest = &stored[4..];
+    while !rest.is_empty() {
+        out.extend_from_slice(rest.get(..4)?);
         // Entries for a named user or group have an id.
-        if matches!(le16(stored, at), 2 | 8) {
-            out.extend_from_slice(stored.get(at + 4..at + 8)?);
-            at += 8;
-        } else {
-            out.extend_from_slice(&[0xff; 4]);
-            at += 4;
-        }
+        let named = matches!(le16(rest, 0), 2 | 8);
+        out.extend_from_slice(if named { rest.get(4..8)? } else { &[0xff; 4] });
+        rest = &rest[if named { 8 } else { 4 }..];
     }
     Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An entry with a value: its name, the offset of the value, its inode and its size.
+    fn entry(name: &[u8], start: u16, ino: u32, size: u32) -> Vec<u8> {
+        let mut out = vec![name.len() as u8, 1];
+        out.extend_from_slice(&start.to_le_bytes());
+        out.extend_from_slice(&[ino.to_le_bytes(), size.to_le_bytes(), [0; 4]].concat());
+        out.extend_from_slice(name);
+        out.resize(out.len().next_multiple_of(4), 0);
+        out
+    }
+
+    fn parse(entries: &[Vec<u8>], ea_inode: bool) -> Result<usize, Fault> {
+        let mut bytes = entries.concat();
+        bytes.resize(96, 0);
+        parse_entries(&bytes, 0, ea_inode).map(|found| found.len())
+    }
+
+    #[test]
+    fn values_stay_apart_from_the_entries_and_inside() {
+        // Two entries of 20 bytes, and the zero word: values from 44 on.
+        let pair = |start, size| parse(&[entry(b"a", 0, 0, 0), entry(b"b", start, 0, size)], false);
+        for (start, size) in [(44, 4), (44, 52), (92, 1), (92, 4), (0, 0)] {
+            assert_eq!(pair(start, size), Ok(2), "{start} {size}");
+        }
+        for (start, size) in [(0, 4), (20, 4), (40, 4), (43, 4), (92, 5), (94, 1), (96, 1), (0xffff, 1), (44, 65537)] {
+            assert!(pair(start, size).is_err(), "{start} {size}");
+        }
+    }
+
+    #[test]
+    fn rules_of_entries() {
+        assert!(parse(&[entry(b"a\0b", 0, 0, 0)], false).is_err(), "a zero byte in a name");
+        assert!(parse(&[entry(b"a", 0, 12, 5)], false).is_err(), "an inode without the feature");
+        assert_eq!(parse(&[entry(b"a", 0, 12, 5)], true), Ok(1));
+        assert!(parse(&[entry(&[b'a'; 60], 0, 0, 0), entry(b"b", 0, 0, 0)], false).is_err(), "no end");
+    }
 }

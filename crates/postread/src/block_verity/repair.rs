@@ -201,7 +201,7 @@ fn from_fec(
     unknown.sort_unstable();
     let layout = *fec.message.layout();
     let message = fec.message.over(*device);
-    let mut by_group: BTreeMap<u64, Vec<(usize, (Area, u64), Digest)>> = BTreeMap::new();
+    let mut by_group: BTreeMap<u64, Vec<_>> = BTreeMap::new();
     for (&(area, index), &digest) in bad {
         let (row, group) = layout.place_of(message_block(verifier, area, index));
         by_group.entry(group).or_default().push((row, (area, index), digest));

@@ -198,9 +198,12 @@ impl ImageError {
             ImageError::NotFound { locked: None, .. } => ErrorKind::NotFound,
             ImageError::NoVerity { .. } | ImageError::NotListed => ErrorKind::Corrupt,
             ImageError::Parent | ImageError::WrongKind { .. } | ImageError::Loop { .. } => ErrorKind::InvalidInput,
-            ImageError::Ext4(ext4::Error::UnsupportedFeatures(_) | ext4::Error::UnsupportedJournal(_)) => {
-                ErrorKind::Unsupported
-            }
+            ImageError::Ext4(
+                ext4::Error::UnsupportedFeatures(_)
+                | ext4::Error::UnsupportedJournal(_)
+                | ext4::Error::ExternalJournal { .. },
+            ) => ErrorKind::Unsupported,
+            ImageError::Ext4(ext4::Error::WrongJournal(_) | ext4::Error::NoBackup { .. }) => ErrorKind::InvalidInput,
             ImageError::Engine(_) => ErrorKind::Io,
             _ => ErrorKind::Malformed,
         }

@@ -57,13 +57,24 @@ pub enum Names {
         /// The key wanted and the keys given.
         missing: MissingKey,
     },
+    /// The encryption context is of an unknown version or malformed, so that no key can be named.
+    UnknownPolicy {
+        /// What is hashed into no-key names.
+        hash: NameHash,
+    },
 }
 
 impl Image {
     /// How the names of a directory are shown, with the keys at hand. A key of a v1 policy that they decrypt to garbage
     /// with is a missing one.
     pub fn names(&self, dir: &Inode) -> Result<Names, ImageError> {
-        let Some(context) = self.context(dir)? else { return Ok(Names::Plain) };
+        let context = match self.context(dir) {
+            Ok(Some(context)) => context,
+            Ok(None) => return Ok(Names::Plain),
+            // Linux lists such a directory as if the key were missing.
+            Err(ImageError::Context { .. }) => return Ok(Names::UnknownPolicy { hash: self.fs().name_hash(dir)? }),
+            Err(error) => return Err(error),
+        };
         match self.master_key_at(&context, Some(dir)) {
             Ok((master, _)) => Ok(Names::Decrypted(Box::new(self.name_key(dir, &context, master)?))),
             Err(missing) => Ok(Names::NoKey { hash: self.fs().name_hash(dir)?, missing }),
@@ -189,7 +200,7 @@ impl Names {
             Names::Decrypted(key) => {
                 key.decrypt_name(&raw_name).map_err(|error| ImageError::Data { ino: dir, error })?
             }
-            Names::NoKey { hash: how, .. } => {
+            Names::NoKey { hash: how, .. } | Names::UnknownPolicy { hash: how } => {
                 if raw_name.len() < postread_fscrypt::CIPHERTEXT_MIN {
                     let error = postread_fscrypt::DataError::NameTooShort(raw_name.len());
                     return Err(ImageError::Data { ino: dir, error });
@@ -198,14 +209,14 @@ impl Names {
                 no_key_name(hash, minor_hash, &raw_name).into_bytes()
             }
         };
-        Ok(Entry { name, no_key: self.missing().is_some(), raw_name, ino, file_type })
+        Ok(Entry { name, no_key: !matches!(self, Names::Plain | Names::Decrypted(_)), raw_name, ino, file_type })
     }
 
     fn search(&self, name: &[u8]) -> Search {
         match self {
             Names::Plain => Search::Raw(name.to_vec()),
             Names::Decrypted(key) => key.encrypt_name(name).map_or(Search::Nothing, Search::Raw),
-            Names::NoKey { .. } => {
+            Names::NoKey { .. } | Names::UnknownPolicy { .. } => {
                 std::str::from_utf8(name).ok().and_then(NoKeyName::parse).map_or(Search::Nothing, Search::NoKey)
             }
         }

@@ -37,6 +37,8 @@ pub enum Warning {
     UnjudgedKey(KeySpecifier),
     /// A part of the fscrypt metadata could not be read.
     FscryptMetadata(String),
+    /// A part of the file system is damaged, or may be out of date.
+    Ext4(ext4::Warning),
 }
 
 impl std::fmt::Display for Warning {
@@ -51,6 +53,7 @@ impl std::fmt::Display for Warning {
                 "the key given for {key} could not be judged: nothing in this image tells a right key from a wrong one"
             ),
             Self::FscryptMetadata(what) => f.write_str(what),
+            Self::Ext4(warning) => warning.fmt(f),
         }
     }
 }
@@ -247,9 +250,13 @@ impl Builder {
     }
 
     fn image(&self, layers: &Layers) -> Result<Image> {
-        let device = layers.file_system()?;
+        // With a backup of the superblock, what is at the start of the device does not matter.
+        let device = if self.ext4.superblock.is_some() { layers.device() } else { layers.file_system()? };
         let (source, start) = device.source();
-        let image = Image::open(device.read_at(), source, start, self.keys.keyring()?, self.ext4)?;
+        let image = Image::open(device.read_at(), source, start, self.keys.keyring()?, self.ext4.clone())?;
+        for warning in image.fs().warnings() {
+            self.warn(Warning::Ext4(warning.clone()));
+        }
         let (expected, found) = (image.fs().superblock().size(), device.len());
         if found < expected {
             self.warn(Warning::Short { expected, found });

@@ -197,9 +197,10 @@ fn homed(image: &Image) -> Vec<HomedDirectory> {
         if !inode.is_encrypted() {
             continue;
         }
-        let Ok(xattrs) = image.fs().xattrs(&inode) else { continue };
-        let slots: Vec<HomedSlot> = xattrs
-            .iter()
+        let slots: Vec<HomedSlot> = image
+            .fs()
+            .xattrs(&inode)
+            .filter_map(Result::ok)
             .filter(|xattr| xattr.full_name().is_some_and(|name| name.starts_with(b"trusted.fscrypt_slot")))
             .filter_map(|xattr| HomedSlot::parse(&xattr.value))
             .collect();

@@ -172,9 +172,12 @@ impl Target {
     pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<(OsString, Vec<u8>)>> {
         let path = path.as_ref();
         let found = self.find(path, Follow::All)?;
-        let xattrs = self.0.image.fs().xattrs(&found.inode).map_err(|error| self.at(path, error.into()))?;
-        let shown = xattrs.into_iter().filter_map(|xattr| Some((OsString::from_vec(xattr.full_name()?), xattr.value)));
-        Ok(shown.collect())
+        let mut shown = Vec::new();
+        for xattr in self.0.image.fs().xattrs(&found.inode) {
+            let xattr = xattr.map_err(|error| self.at(path, error.into()))?;
+            shown.extend(xattr.full_name().map(|name| (OsString::from_vec(name), xattr.value)));
+        }
+        Ok(shown)
     }
 
     /// The real path of what `path` leads to: links followed, names as the directories spell them.

@@ -1,13 +1,13 @@
 //! Applies fast commits to what the whole transactions left, as the kernel's replay does.
 //!
-//! Three things are left as they were written, since the kernel makes them up when it mounts: the times of directories
+//! Three things are left as they were written, since the kernel sets them only when it mounts: the times of directories
 //! that got or lost names, the blocks that a directory grows by, and how many blocks an extent tree's nodes take.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::fast_commit::Change;
-use crate::ext4::bytes::{le16, le32};
+use crate::ext4::bytes::{le16, le32, to_u64};
 use crate::ext4::changes::{Changes, DirChanges, name_key};
 use crate::ext4::directory::DirEntry;
 use crate::ext4::error::{Error, Fault, Result, Structure};
@@ -16,8 +16,9 @@ use crate::ext4::filesystem::{Ext4, ROOT_INO};
 use crate::ext4::inode::{Inode, InodeFlags};
 use crate::ext4::map::raw_extents;
 
-/// Where an inode keeps its links, its flags, and the map of its data.
+/// Where the fields of an inode are: its links, its flags, and the map of its data.
 const LINKS: usize = 0x1a;
+const LINKS_END: usize = 0x1c;
 const FLAGS: usize = 0x20;
 const BLOCK: usize = 0x28;
 const BLOCK_END: usize = 0x64;
@@ -58,7 +59,7 @@ struct Changed {
     extents: Option<BTreeMap<u64, RawExtent>>,
 }
 
-/// A directory that changes: the names that fast commits speak of, by their keys.
+/// A directory that changes: the names that fast commits mention, by their keys.
 #[derive(Default)]
 struct Directory {
     new: bool,
@@ -77,7 +78,7 @@ fn field(field: &'static str, value: u64) -> Error {
 }
 
 impl Apply<'_> {
-    /// Looks for all names that the changes speak of, each directory once.
+    /// Looks for all names that the changes mention, each directory once.
     fn find_names(&mut self, changes: &[Change]) -> Result<()> {
         for change in changes {
             if let Change::Link { dir, name, .. } | Change::Unlink { dir, name, .. } = change {
@@ -107,7 +108,7 @@ impl Apply<'_> {
                         }
                     }
                     Err(error @ Error::Io { .. }) => return Err(error),
-                    // Whoever reads the directory is told.
+                    // Whoever reads the directory gets the error.
                     Err(_) => {}
                 }
             }
@@ -133,7 +134,7 @@ impl Apply<'_> {
         Ok(Inode::parse(&self.changed(ino)?.raw, ino, superblock, false)?)
     }
 
-    /// An inode that is in use. Linux passes over changes of those that are not.
+    /// An inode that is in use. Linux ignores changes of those that are not.
     fn in_use(&mut self, ino: u32) -> Result<Option<Inode>> {
         Ok(self.parse(ino).ok().filter(|inode| inode.nlink > 0))
     }
@@ -144,8 +145,8 @@ impl Apply<'_> {
         if new.len() < GOOD_OLD_SIZE || new.len() > size {
             let fault = Fault::Limit {
                 field: "the size of a fast commit's inode",
-                value: new.len() as u64,
-                limit: size as u64,
+                value: to_u64(new.len()),
+                limit: to_u64(size),
             };
             return Err(fault.of(Structure::Journal).in_inode(ino).into());
         }
@@ -160,7 +161,7 @@ impl Apply<'_> {
         } else if flags.contains(InodeFlags::INLINE_DATA) {
             raw[BLOCK..BLOCK_END].copy_from_slice(&new[BLOCK..BLOCK_END]);
         }
-        // What does not parse now would be an inode that nothing can be said of.
+        // An inode that does not parse now would be of no use to anybody.
         self.parse(ino).map(|_| ())
     }
 
@@ -175,21 +176,21 @@ impl Apply<'_> {
         };
         if self.changed(ino)?.extents.is_none() {
             let found = raw_extents(self.fs, &inode, room)?;
-            self.extents += found.len();
+            self.extents = self.extents.saturating_add(found.len());
             self.changed(ino)?.extents = Some(found.into_iter().map(|extent| (extent.logical, extent)).collect());
         }
-        // A range that is cut into a longer one makes two more of it.
-        self.extents += 2;
+        // A range that is cut out of a longer one leaves two.
+        self.extents = self.extents.saturating_add(2);
         Ok(self.changed(ino)?.extents.as_mut())
     }
 
     fn add_range(&mut self, ino: u32, extent: RawExtent) -> Result<()> {
-        let superblock = self.fs.superblock();
-        let (first, end) = (u64::from(superblock.first_data_block) + 1, superblock.blocks_count);
-        // Neither sum overflows: the parts have 48 bits at most.
-        if extent.len == 0 || extent.end() > 1 << 32 || extent.physical < first || extent.physical + extent.len > end {
-            return Err(field("the place of a fast commit's extent", extent.physical));
+        if extent.len == 0 || extent.end() > 1 << 32 {
+            return Err(field("the length of a fast commit's extent", extent.len));
         }
+        self.fs
+            .may_have(ino, extent.logical, extent.physical, extent.len)
+            .map_err(|fault| fault.of(Structure::Journal).in_inode(ino))?;
         if let Some(extents) = self.extents(ino)? {
             cut(extents, extent.logical, extent.end());
             extents.insert(extent.logical, extent);
@@ -199,14 +200,14 @@ impl Apply<'_> {
 
     fn del_range(&mut self, ino: u32, first: u64, len: u64) -> Result<()> {
         if let Some(extents) = self.extents(ino)? {
-            cut(extents, first, first + len);
+            cut(extents, first, first.saturating_add(len));
         }
         Ok(())
     }
 
     fn set_links(&mut self, ino: u32, links: u16) -> Result<()> {
         let changed = self.changed(ino)?;
-        changed.raw[LINKS..LINKS + 2].copy_from_slice(&links.to_le_bytes());
+        changed.raw[LINKS..LINKS_END].copy_from_slice(&links.to_le_bytes());
         if links == 0 {
             // It is free: what uses it next begins with no data.
             changed.extents = Some(BTreeMap::new());
@@ -218,7 +219,7 @@ impl Apply<'_> {
     fn directory(&mut self, dir: u32) -> Result<&mut Directory> {
         match self.in_use(dir)? {
             Some(inode) if inode.is_dir() && !inode.is_encrypted() => {
-                Ok(self.directories.get_mut(&dir).expect("all that changes speak of are there"))
+                Ok(self.directories.get_mut(&dir).expect("find_names has them all"))
             }
             _ => Err(field("a directory of a fast commit", dir.into())),
         }
@@ -233,7 +234,7 @@ impl Apply<'_> {
         let directory = self.directory(dir)?;
         let key = name_key(name, directory.folds_case);
         let slot = directory.names.entry(key).or_default();
-        // What is there already stays: it was in the last whole transaction.
+        // A name that is already there stays: it was in the last whole transaction.
         if slot.now.is_none() {
             slot.now = Some((ino, name.to_vec()));
             self.set_links(ino, inode.nlink.saturating_add(1))?;
@@ -252,7 +253,7 @@ impl Apply<'_> {
         if there == ino {
             slot.now = None;
         }
-        self.set_links(ino, inode.nlink - 1)
+        self.set_links(ino, inode.nlink.saturating_sub(1))
     }
 
     fn finish(mut self) -> Result<Changes> {
@@ -287,8 +288,8 @@ impl Apply<'_> {
 }
 
 /// The root of an extent tree without extents.
-fn no_extents() -> [u8; BLOCK_END - BLOCK] {
-    let mut root = [0; BLOCK_END - BLOCK];
+fn no_extents() -> [u8; 60] {
+    let mut root = [0; 60];
     root[..2].copy_from_slice(&EXTENT_MAGIC.to_le_bytes());
     root[4] = 4;
     root
@@ -300,13 +301,11 @@ fn cut(extents: &mut BTreeMap<u64, RawExtent>, start: u64, end: u64) {
     let inside: Vec<RawExtent> = before.into_iter().chain(extents.range(start..end).map(|(_, e)| *e)).collect();
     for extent in inside {
         extents.remove(&extent.logical);
-        if extent.logical < start {
-            extents.insert(extent.logical, RawExtent { len: start - extent.logical, ..extent });
+        if let Some(left) = extent.before(start) {
+            extents.insert(left.logical, left);
         }
         if extent.end() > end {
-            let skip = end - extent.logical;
-            let rest = RawExtent { logical: end, len: extent.len - skip, physical: extent.physical + skip, ..extent };
-            extents.insert(end, rest);
+            extents.insert(end, extent.without(end.saturating_sub(extent.logical)));
         }
     }
 }

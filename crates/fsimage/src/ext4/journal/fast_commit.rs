@@ -4,7 +4,7 @@
 //! are little-endian. A tag does not cross blocks. A tail ends each commit with the CRC-32C of all tags since the one
 //! before, and takes the rest of its block.
 
-use crate::ext4::bytes::{join, le16, le32};
+use crate::ext4::bytes::{le16, le32, le32s, to_u64};
 use crate::ext4::checksum::crc32c;
 use crate::ext4::error::Fault;
 use crate::ext4::extent::RawExtent;
@@ -22,15 +22,12 @@ const HEAD: u16 = 9;
 /// Bytes of a tag and its length.
 const TAG_LEN: usize = 4;
 
-/// Lengths of extents above this mean unwritten ones.
-const EXTENT_MAX_LEN: u64 = 32768;
-
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// An inode as it is now, all but where its data lies.
+    /// An inode as it is now, all but where its data is.
     Inode { ino: u32, raw: Vec<u8> },
-    /// A run of an inode's blocks is where it says.
+    /// A run of an inode's blocks is in this place.
     AddRange { ino: u32, extent: RawExtent },
     /// A run of an inode's blocks, from the first, is a hole.
     DelRange { ino: u32, first: u64, len: u64 },
@@ -59,7 +56,7 @@ impl Scan {
         Self { sequence, crc: 0, verify, open: Vec::new(), started: false, changes: Vec::new(), commits: 0 }
     }
 
-    /// Takes the next block; false behind the last commit. What follows a whole commit may be anything; where not even
+    /// Takes the next block; false after the last commit. What follows a whole commit may be anything; if not even
     /// the first one is whole, the kernel does not mount the file system.
     pub(crate) fn block(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if !self.started {
@@ -75,7 +72,7 @@ impl Scan {
         }
     }
 
-    /// To be called when the blocks are at their end.
+    /// To be called after the last block.
     pub(crate) fn finish(self, go_on: bool) -> Result<(Vec<Change>, u32), Fault> {
         if go_on && self.started && self.commits == 0 {
             return Err(Fault::Rule("the first fast commit has no end"));
@@ -85,36 +82,36 @@ impl Scan {
 
     /// Whether the first block starts with a head that is on top of the right transaction.
     fn begins(&self, block: &[u8]) -> bool {
-        block.len() >= TAG_LEN + 8 && le16(block, 0) == HEAD && le16(block, 2) >= 8 && le32(block, 8) == self.sequence
+        block.len() >= 12 && le16(block, 0) == HEAD && le16(block, 2) >= 8 && le32(block, 8) == self.sequence
     }
 
     fn tags(&mut self, block: &[u8]) -> Result<bool, Fault> {
-        let mut at = 0;
-        while at + TAG_LEN <= block.len() {
-            let (tag, len) = (le16(block, at), usize::from(le16(block, at + 2)));
-            let Some(value) = block[at + TAG_LEN..].get(..len) else {
-                let limit = (block.len() - at - TAG_LEN) as u64;
-                return Err(Fault::Limit { field: "the length of a tag", value: len as u64, limit });
+        let mut rest = block;
+        while let Some((head, values)) = rest.split_at_checked(TAG_LEN) {
+            let (tag, len) = (le16(head, 0), usize::from(le16(head, 2)));
+            let Some((value, after)) = values.split_at_checked(len) else {
+                let limit = to_u64(values.len());
+                return Err(Fault::Limit { field: "the length of a tag", value: to_u64(len), limit });
             };
+            rest = after;
             if tag == TAIL {
-                self.tail(&block[at..at + TAG_LEN], value)?;
-            } else {
-                self.crc = crc32c(self.crc, &block[at..at + TAG_LEN + len]);
-                match tag {
-                    PAD => {}
-                    HEAD => {
-                        let [features, sequence] = words(value)?;
-                        if features != 0 {
-                            return Err(Fault::Field { field: "the features of fast commits", value: features.into() });
-                        }
-                        if sequence != self.sequence {
-                            return Err(Fault::Field { field: "a head's transaction", value: sequence.into() });
-                        }
-                    }
-                    _ => self.open.push(change(tag, value)?),
-                }
+                self.tail(head, value)?;
+                continue;
             }
-            at += TAG_LEN + len;
+            self.crc = crc32c(crc32c(self.crc, head), value);
+            match tag {
+                PAD => {}
+                HEAD => {
+                    let [features, sequence] = words(value)?;
+                    if features != 0 {
+                        return Err(Fault::Field { field: "the features of fast commits", value: features.into() });
+                    }
+                    if sequence != self.sequence {
+                        return Err(Fault::Field { field: "a head's transaction", value: sequence.into() });
+                    }
+                }
+                _ => self.open.push(change(tag, value)?),
+            }
         }
         Ok(true)
     }
@@ -129,7 +126,7 @@ impl Scan {
             return Err(Fault::Checksum { found, wanted });
         }
         self.crc = 0;
-        self.commits += 1;
+        self.commits = self.commits.saturating_add(1);
         self.changes.append(&mut self.open);
         Ok(())
     }
@@ -137,21 +134,21 @@ impl Scan {
 
 /// The first `N` words of a value.
 fn words<const N: usize>(value: &[u8]) -> Result<[u32; N], Fault> {
-    if value.len() < 4 * N {
-        return Err(Fault::Truncated { len: value.len(), needed: 4 * N });
+    let needed = N.saturating_mul(4);
+    if value.len() < needed {
+        return Err(Fault::Truncated { len: value.len(), needed });
     }
-    Ok(std::array::from_fn(|i| le32(value, 4 * i)))
+    let mut out = [0; N];
+    out.iter_mut().zip(le32s(value)).for_each(|(word, found)| *word = found);
+    Ok(out)
 }
 
 fn change(tag: u16, value: &[u8]) -> Result<Change, Fault> {
     match tag {
         ADD_RANGE => {
-            // The extent as a leaf has it: its first block, its length, and where it lies: 16 high bits and 32 low ones.
-            let [ino, logical, len_and_high, low] = words(value)?;
-            let len = u64::from(len_and_high & 0xffff);
-            let (len, unwritten) = if len > EXTENT_MAX_LEN { (len - EXTENT_MAX_LEN, true) } else { (len, false) };
-            let physical = join(low, len_and_high >> 16);
-            Ok(Change::AddRange { ino, extent: RawExtent { logical: logical.into(), len, physical, unwritten } })
+            // The inode, then an entry as in a leaf of an extent tree.
+            let [ino, _, _, _] = words(value)?;
+            Ok(Change::AddRange { ino, extent: RawExtent::parse(&value[4..]) })
         }
         DEL_RANGE => {
             let [ino, first, len] = words(value)?;
@@ -161,7 +158,7 @@ fn change(tag: u16, value: &[u8]) -> Result<Change, Fault> {
             let [dir, ino] = words(value)?;
             let name = value[8..].to_vec();
             if name.is_empty() || name.len() > 255 {
-                return Err(Fault::Limit { field: "the name's length", value: name.len() as u64, limit: 255 });
+                return Err(Fault::Limit { field: "the name's length", value: to_u64(name.len()), limit: 255 });
             }
             Ok(match tag {
                 UNLINK => Change::Unlink { dir, ino, name },

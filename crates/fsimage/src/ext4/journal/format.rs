@@ -2,11 +2,11 @@
 //!
 //! Layout from the kernel's documentation, `Documentation/filesystems/ext4/journal.rst`.
 
-use crate::ext4::bytes::{be16, be32, be64, join};
+use crate::ext4::bytes::{be16, be32, be64, join, to_u64, to_usize};
 use crate::ext4::checksum::crc32c;
 use crate::ext4::error::Fault;
 
-/// The magic number that every block of the journal's own begins with.
+/// The magic number at the start of every block of the journal's own.
 pub(crate) const MAGIC: u32 = 0xc03b_3998;
 
 pub(crate) const DESCRIPTOR: u32 = 1;
@@ -28,7 +28,7 @@ const INCOMPAT_KNOWN: u32 = 0x3f;
 /// A journal smaller than this keeps no blocks for fast commits (`JBD2_MIN_JOURNAL_BLOCKS`).
 const MIN_BLOCKS: u32 = 1024;
 
-/// Blocks for fast commits where the superblock does not say (`JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
+/// Blocks for fast commits if the superblock gives no number (`JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 
 /// How the blocks of a journal are protected.
@@ -49,7 +49,7 @@ pub(crate) struct JournalSuperblock {
     pub(crate) block_size: u32,
     /// Blocks of the journal.
     pub(crate) len: u32,
-    /// First block of the log, and the one behind its last.
+    /// First block of the log, and the one after its last.
     pub(crate) first: u32,
     pub(crate) end: u32,
     /// First transaction to replay, and its block; 0 when there is nothing to replay.
@@ -101,22 +101,24 @@ impl JournalSuperblock {
         let fast_commit = incompat & INCOMPAT_FAST_COMMIT != 0;
         let mut end = len;
         if fast_commit {
-            let blocks = match be32(bytes, 64 + 20) {
+            let blocks = match be32(bytes, 84) {
                 0 => DEFAULT_FAST_COMMIT_BLOCKS,
                 blocks => blocks,
             };
-            if len.checked_sub(blocks).is_some_and(|left| left >= MIN_BLOCKS) {
-                end = len - blocks;
+            if let Some(left) = len.checked_sub(blocks).filter(|&left| left >= MIN_BLOCKS) {
+                end = left;
             }
         }
         let start = be32(bytes, 28);
-        if first == 0 || first >= end {
-            return Err(Fault::Limit { field: "the first block", value: first.into(), limit: end.into() });
+        let last = end.saturating_sub(1);
+        if first == 0 || first > last {
+            return Err(Fault::Range { field: "the first block", value: first.into(), first: 1, last: last.into() });
         }
-        if start != 0 && (start < first || start >= end) {
-            return Err(Fault::Limit { field: "the block to start with", value: start.into(), limit: end.into() });
+        if start != 0 && !(first..=last).contains(&start) {
+            let (first, last) = (first.into(), last.into());
+            return Err(Fault::Range { field: "the block to start with", value: start.into(), first, last });
         }
-        // Revocation is a rule that old journals lack blocks of, not another layout.
+        // Old journals have no revoke blocks; the layout is the same.
         let _ = INCOMPAT_REVOKE;
         Ok(Self {
             block_size: be32(bytes, 12),
@@ -133,7 +135,7 @@ impl JournalSuperblock {
         })
     }
 
-    /// True where every block of the journal's own has a checksum.
+    /// True if every block of the journal's own has a checksum.
     pub(crate) fn block_checksums(&self) -> bool {
         matches!(self.checksums, Checksums::V2 | Checksums::V3)
     }
@@ -157,13 +159,13 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Nothing where the block is not one of the journal's own.
+    /// Nothing if the block is not one of the journal's own.
     pub(crate) fn parse(block: &[u8]) -> Option<Self> {
         (block.len() >= 12 && be32(block, 0) == MAGIC).then(|| Self { kind: be32(block, 4), sequence: be32(block, 8) })
     }
 }
 
-/// What a descriptor block says of one of the data blocks behind it.
+/// The record in a descriptor block of one of the data blocks after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tag {
     /// The file system's block.
@@ -175,21 +177,18 @@ pub(crate) struct Tag {
 /// All tags of a descriptor block.
 pub(crate) fn tags(block: &[u8], journal: &JournalSuperblock) -> Vec<Tag> {
     let (tag_len, v3) = (journal.tag_len(), journal.checksums == Checksums::V3);
-    let end = block.len() - if journal.block_checksums() { 4 } else { 0 };
-    let mut at = 12;
+    let mut rest = &without_tail(block, journal)[12..];
     let mut out = Vec::new();
-    while at + tag_len <= end {
+    while rest.len() >= tag_len {
         let (checksum, flags) = match v3 {
-            true => (be32(block, at + 12), be32(block, at + 4)),
-            false => (be16(block, at + 4).into(), be16(block, at + 6).into()),
+            true => (be32(rest, 12), be32(rest, 4)),
+            false => (be16(rest, 4).into(), be16(rest, 6).into()),
         };
-        let high = if journal.bit64 { be32(block, at + 8) } else { 0 };
-        out.push(Tag { block: join(be32(block, at), high), escaped: flags & 1 != 0, checksum });
-        at += tag_len;
+        let high = if journal.bit64 { be32(rest, 8) } else { 0 };
+        out.push(Tag { block: join(be32(rest, 0), high), escaped: flags & 1 != 0, checksum });
         // Bit 1: the UUID is the same as before, else 16 bytes of it follow. Bit 3: the last tag.
-        if flags & 2 == 0 {
-            at += 16;
-        }
+        let uuid = if flags & 2 == 0 { 16 } else { 0 };
+        rest = rest.get(tag_len.saturating_add(uuid)..).unwrap_or_default();
         if flags & 8 != 0 {
             break;
         }
@@ -197,8 +196,16 @@ pub(crate) fn tags(block: &[u8], journal: &JournalSuperblock) -> Vec<Tag> {
     out
 }
 
+/// A block of the journal's own without the checksum at its end, if there is one.
+fn without_tail<'b>(block: &'b [u8], journal: &JournalSuperblock) -> &'b [u8] {
+    match block.split_last_chunk::<4>() {
+        Some((rest, _)) if journal.block_checksums() => rest,
+        _ => block,
+    }
+}
+
 impl Tag {
-    /// Verifies the data block as it lies in the journal.
+    /// Verifies the data block as it is in the journal.
     pub(crate) fn verify(&self, data: &[u8], sequence: u32, journal: &JournalSuperblock) -> Result<(), Fault> {
         let mut wanted = crc32c(crc32c(journal.seed, &sequence.to_be_bytes()), data);
         match journal.checksums {
@@ -210,24 +217,23 @@ impl Tag {
     }
 }
 
-/// True where the checksum at the end of a descriptor or revoke block is right, or there is none.
+/// True if the checksum at the end of a descriptor or revoke block is right, or there is none.
 pub(crate) fn tail_is_right(block: &[u8], journal: &JournalSuperblock) -> bool {
-    if !journal.block_checksums() {
-        return true;
-    }
-    let at = block.len() - 4;
-    be32(block, at) == crc32c(crc32c(journal.seed, &block[..at]), &[0; 4])
+    let rest = without_tail(block, journal);
+    let Some(tail) = block[rest.len()..].first_chunk() else { return true };
+    u32::from_be_bytes(*tail) == crc32c(crc32c(journal.seed, rest), &[0; 4])
 }
 
 /// The blocks that a revoke block names.
 pub(crate) fn revoked(block: &[u8], journal: &JournalSuperblock) -> Result<Vec<u64>, Fault> {
-    let limit = block.len() - if journal.block_checksums() { 4 } else { 0 };
-    let used = be32(block, 12) as usize;
-    if used > limit {
-        return Err(Fault::Limit { field: "the bytes of revoke records", value: used as u64, limit: limit as u64 });
-    }
+    let records = without_tail(block, journal);
+    let used = be32(block, 12);
+    let Some(records) = records.get(..to_usize(used)) else {
+        let limit = to_u64(records.len());
+        return Err(Fault::Limit { field: "the bytes of revoke records", value: used.into(), limit });
+    };
     let len = if journal.bit64 { 8 } else { 4 };
-    let records = block[16..used.max(16)].chunks_exact(len);
+    let records = records.get(16..).unwrap_or_default().chunks_exact(len);
     Ok(records.map(|record| if len == 8 { be64(record, 0) } else { be32(record, 0).into() }).collect())
 }
 
@@ -246,13 +252,13 @@ impl Commit {
         Self { time: be64(block, 48), kind: block[12], size: block[13], checksum: be32(block, 16) }
     }
 
-    /// True where the block's own checksum is right, or there is none.
+    /// True if the block's own checksum is right, or there is none.
     pub(crate) fn block_is_right(&self, block: &[u8], journal: &JournalSuperblock) -> bool {
         let wanted = || crc32c(crc32c(crc32c(journal.seed, &block[..16]), &[0; 4]), &block[20..]);
         !journal.block_checksums() || self.checksum == wanted()
     }
 
-    /// True where the transaction's CRC-32 is right, or there is none.
+    /// True if the transaction's CRC-32 is right, or there is none.
     pub(crate) fn transaction_is_right(&self, crc: u32) -> bool {
         (self.kind, self.size, self.checksum) == (1, 4, crc) || (self.kind, self.size, self.checksum) == (0, 0, 0)
     }
