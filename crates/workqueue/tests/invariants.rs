@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use common::{BOTH, Gate, Rng, config, gated_work, hog, pools, split_topology, two_cpus, within_patience};
+use common::{BOTH, Rng, config, gated_work, hog, pools, split_topology, two_cpus, within_patience};
 use postread_sys::{CpuSet, affinity, current_cpu};
 use postread_workqueue::{Config, Pools, Report, Work, WqAttrs, WqFlags, blocking};
 
