@@ -75,6 +75,16 @@ pub fn set_slice_current(slice: Duration) -> io::Result<Duration> {
     }
 }
 
+/// Makes a thread real-time (`SCHED_FIFO`) at the lowest such priority: no fair thread, of whatever nice value, preempts it.
+/// 0 is the calling thread.
+///
+/// # Errors
+/// `PermissionDenied` when neither `CAP_SYS_NICE` nor `RLIMIT_RTPRIO` allows it.
+pub fn set_fifo(tid: i32) -> io::Result<()> {
+    const SCHED_FIFO: u32 = 1;
+    sched::setattr(tid, sched::SchedAttr { policy: SCHED_FIFO, priority: 1, ..Default::default() })
+}
+
 /// Gives the calling thread the highest priority that the system grants: nice -20; or as low as `RLIMIT_NICE` allows;
 /// or a slice of `slice`; or nothing. Returns what took effect.
 pub fn raise_current(slice: Duration) -> HighPriority {

@@ -67,6 +67,21 @@ pub fn cpu_times_in(proc: &Path) -> io::Result<CpuTimes> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not the format of /proc/stat"))
 }
 
+/// CPU time of this process's children that have ended and been waited for, their own children included.
+pub fn children_cpu_time() -> io::Result<Duration> {
+    let text = std::fs::read_to_string("/proc/self/stat")?;
+    children_in(&text, rustix::param::clock_ticks_per_second())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not the format of /proc/self/stat"))
+}
+
+/// Fields 16 and 17 of `proc_pid_stat(5)`; the command, field 2, may hold spaces and brackets.
+fn children_in(text: &str, ticks_per_second: u64) -> Option<Duration> {
+    let mut fields = text.rsplit_once(") ")?.1.split_ascii_whitespace().skip(13);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    let ticks = ticks()?.checked_add(ticks()?)?;
+    Some(Duration::from_micros(ticks.saturating_mul(1_000_000u64.checked_div(ticks_per_second)?)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +93,9 @@ mod tests {
         assert_eq!(times.irq, Duration::from_millis(570));
         assert_eq!(times.steal, Duration::from_millis(230));
         assert_eq!(CpuTimes::parse("cpu 1 2 3 4", 100).unwrap().steal, Duration::ZERO);
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 200 0 0 3 4 50 6 20 0 1 0 100";
+        assert_eq!(children_in(stat, 100), Some(Duration::from_millis(560)));
+        assert_eq!(children_in("7 (a) S 1", 100), None);
         for bad in ["", "cpu0 1 2 3 4", "cpu 1 x 3"] {
             assert_eq!(CpuTimes::parse(bad, 100), None, "{bad:?}");
         }
