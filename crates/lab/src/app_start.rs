@@ -2,17 +2,18 @@
 
 use std::path::PathBuf;
 
-use postread::EngineStats;
-use postread_io::{PreadConfig, PreadPool};
-use postread_sys::schedstat::{self, ThreadStat};
+use postread_sys::schedstat;
 use serde::Serialize;
 
-use crate::arm::{ArmReport, Arms};
-use crate::error::{LabError, Tried};
-use crate::meanwhile::{Disturbance, Meanwhile};
+use crate::arm::{Arm, ArmReport, Arms, Completers, Granted, Placement, Rank, Snapshot};
+use crate::error::LabError;
+use crate::ledger_pass;
+use crate::meanwhile::{Disturbances, Quiet};
+use crate::measured::{Measured, Round, Series};
 use crate::protect::{self, Cold, ProtectedApp};
 use crate::replay;
-use crate::statistics::{Change, Random, median, paired_change, per_round};
+use crate::statistics::{Effect, Random, interaction};
+use crate::verdict::{Question, Verdict, noise_floor, verdicts};
 use crate::workload::App;
 
 /// What the patch published (Linux commit f959325e6ac3): total scheduler latency of the workqueue before and after, in
@@ -41,6 +42,10 @@ pub struct Options {
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// The answers.
+    pub verdicts: Vec<Verdict>,
+    /// How much more the placement changes start-up at one rank than at another: effects of bound relative to unbound.
+    pub interactions: Vec<Interaction>,
     /// The apps, in the order they were started.
     pub apps: Vec<AppSummary>,
     /// Rounds.
@@ -49,18 +54,29 @@ pub struct Report {
     pub seed: u64,
     /// How files were read cold.
     pub cold: Cold,
-    /// Whether the kernel's counter of scheduler latency counts here; where not, those figures are null.
+    /// What the system grants.
+    pub granted: Granted,
+    /// Whether the kernel's counter of scheduler latency counts here; where not, those figures are 0.
     pub run_delay_counts: bool,
-    /// Time that the hypervisor took from this machine during the experiment, in milliseconds.
-    pub steal_ms: f64,
-    /// Share of the machine's CPUs that other programs, and the kernel for itself, used meanwhile, in percent.
-    pub other_cpu_percent: f64,
+    /// What disturbed the experiment.
+    pub disturbances: Disturbances,
     /// The patch's own figures.
     pub published: Published,
-    /// The arm that changes are against: the first one that could be measured.
+    /// The arm that effects are relative to: the first one that could be measured.
     pub reference: Option<String>,
-    /// One entry an arm, those that could not be measured included.
+    /// One entry for each arm, those that could not be measured included.
     pub arms: Vec<ArmReport<Measured>>,
+}
+
+/// How the effect of the placement depends on the rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct Interaction {
+    /// The rank that it is relative to.
+    pub from: Rank,
+    /// The other rank.
+    pub to: Rank,
+    /// The ratio of the two effects; null where it could not be measured.
+    pub effect: Option<Effect>,
 }
 
 /// An app as it was measured.
@@ -91,45 +107,6 @@ pub struct Published {
     pub gain_ms: u64,
 }
 
-/// The figures of an arm. Totals are of one round (every app started once), as medians over rounds.
-#[derive(Clone, Debug, Serialize)]
-pub struct Measured {
-    /// Time that workers were runnable and not running, in microseconds; null where the kernel doesn't count.
-    pub scheduler_latency_us: Option<f64>,
-    /// The same of the threads that read and complete bios: with `inline` they do the work.
-    pub completing_threads_latency_us: Option<f64>,
-    /// Sum over items of the time from queueing to start, in microseconds. It contains scheduler latency: never add.
-    pub queue_latency_us: f64,
-    /// Its median over items, in microseconds; null without items.
-    pub queue_latency_p50_us: Option<f64>,
-    /// Its 99th percentile, in microseconds; null without items.
-    pub queue_latency_p99_us: Option<f64>,
-    /// Sum over bios of plaintext delivered minus bytes arrived minus the steps' own CPU time, in microseconds.
-    pub post_read_delay_us: f64,
-    /// Its median over bios, in microseconds.
-    pub post_read_delay_p50_us: Option<f64>,
-    /// Its 99th percentile, in microseconds.
-    pub post_read_delay_p99_us: Option<f64>,
-    /// Work items.
-    pub items: f64,
-    /// How many bios completed on each CPU: the mean over rounds.
-    pub completions: Vec<u64>,
-    /// Start-up time of an app, in milliseconds: the mean over apps.
-    pub start_up_ms: f64,
-    /// Its change against the reference, in milliseconds, with its interval; null for the reference itself.
-    pub start_up_change_ms: Option<Change>,
-    /// Bytes read and verified.
-    pub bytes: f64,
-    /// Data blocks verified.
-    pub data_blocks: f64,
-    /// Hash blocks verified.
-    pub tree_blocks: f64,
-    /// CPU time of the steps, in milliseconds.
-    pub step_cpu_ms: f64,
-    /// The start-up times that the medians are of, in milliseconds: a round each, the mean over apps.
-    pub rounds_ms: Vec<f64>,
-}
-
 /// What happened, for progress displays.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress {
@@ -137,20 +114,27 @@ pub enum Progress {
     Protecting(usize, usize),
     /// A start is being measured: its number and how many there are.
     Starting(usize, usize),
+    /// An arm's ledger is being made: its number and how many there are.
+    Accounting(usize, usize),
 }
 
-#[derive(Default)]
-struct Totals {
-    scheduler_ns: Vec<f64>,
-    completing_ns: Vec<f64>,
-    queue_ns: Vec<f64>,
-    delay_ns: Vec<f64>,
-    items: Vec<f64>,
-    start_up_ms: Vec<f64>,
-    bytes: Vec<f64>,
-    data_blocks: Vec<f64>,
-    tree_blocks: Vec<f64>,
-    step_ns: Vec<f64>,
+/// The arms: placement and rank in full, inline, an A/A twin, and completers as threads beside completers as interrupts.
+fn arms(granted: &Granted) -> Vec<Arm> {
+    let completers = granted.completers;
+    let mut arms = Vec::new();
+    for rank in [Rank::Nice, Rank::ShortSlice, Rank::Normal] {
+        for placement in [Placement::Unbound, Placement::Bound] {
+            arms.push(Arm::new(placement, rank, completers));
+        }
+    }
+    arms.push(Arm::new(Placement::Inline, Rank::Normal, completers));
+    arms.push(Arm { twin: true, ..Arm::new(Placement::Bound, granted.best_rank, completers) });
+    if completers == Completers::Interrupt {
+        for placement in [Placement::Unbound, Placement::Bound] {
+            arms.push(Arm::new(placement, granted.best_rank, Completers::Thread));
+        }
+    }
+    arms
 }
 
 /// Runs the experiment.
@@ -161,89 +145,142 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
         progress(Progress::Protecting(i, options.apps.len()));
         apps.push(ProtectedApp::make(&options.dir, i, app)?);
     }
-    let counts = schedstat::counts().unwrap_or(false);
-    let pool = PreadPool::new(PreadConfig::new()).tried(|| "starting the reading threads".into())?;
-    let completing: Vec<ThreadStat> =
-        pool.threads().iter().filter_map(|tid| ThreadStat::open(*tid as i32).ok()).collect();
-    let completing_ns =
-        || completing.iter().filter_map(|stat| stat.read().ok()).map(|stat| stat.run_delay_ns).sum::<u64>();
-
-    let arms = Arms::set_up()?;
+    let run_delay_counts = schedstat::counts().unwrap_or(false);
+    let granted = Granted::probe();
+    let arms = Arms::set_up(arms(&granted))?;
     let runners = &arms.runners;
-    let meanwhile = Meanwhile::begin();
+    let start = |which: usize, at: usize| {
+        let (runner, protected) = (&runners[which], &apps[at]);
+        if options.cold == Cold::PageCacheDropped {
+            protected.make_cold()?;
+        }
+        let plans = protected.plans(arms.pool(runner.arm.completers), options.cold)?;
+        let before = runner.snapshot();
+        let (took, used) = replay::start_up(&options.apps[at], &runner.engine, plans)?;
+        let counted = runner.snapshot().since(&before);
+        match counted.stats.failed_bios {
+            0 => Ok((took, used, counted)),
+            failed => Err(LabError::Read(format!("{failed} bios failed"))),
+        }
+    };
     // Each arm once without measuring, so that no thread is made and no memory first touched in a measured start.
-    for runner in runners {
-        let smallest = (0..apps.len()).min_by_key(|i| options.apps[*i].reads()).unwrap_or(0);
-        apps[smallest].make_cold()?;
-        replay::start_up(&options.apps[smallest], &runner.engine, apps[smallest].plans(&pool, options.cold)?)?;
+    let smallest = (0..apps.len()).min_by_key(|i| options.apps[*i].reads()).unwrap_or(0);
+    for which in 0..runners.len() {
+        start(which, smallest)?;
     }
-    let first: Vec<EngineStats> = runners.iter().map(|runner| runner.engine.stats()).collect();
-    let mut totals: Vec<Totals> = runners.iter().map(|_| Totals::default()).collect();
+    let first: Vec<Snapshot> = runners.iter().map(super::arm::Runner::snapshot).collect();
+    let mut series: Vec<Series> = runners.iter().map(|_| Series::default()).collect();
     let mut random = Random::new(options.seed);
     let all = options.rounds * apps.len() * runners.len();
+    let mut quiet = Quiet::new(all);
     let mut started = 0;
     for _ in 0..options.rounds {
-        let mut sums: Vec<[f64; 10]> = vec![[0.0; 10]; runners.len()];
-        for (app, protected) in options.apps.iter().zip(&apps) {
+        let mut rounds: Vec<Round> = runners.iter().map(|_| Round::default()).collect();
+        for at in 0..apps.len() {
             let mut order: Vec<usize> = (0..runners.len()).collect();
             random.shuffle(&mut order);
             for which in order {
                 progress(Progress::Starting(started, all));
                 started += 1;
-                if options.cold == Cold::PageCacheDropped {
-                    protected.make_cold()?;
-                }
-                let runner = &runners[which];
-                let plans = protected.plans(&pool, options.cold)?;
-                let (before, waited, completed) = (runner.engine.stats(), runner.run_delay_ns(), completing_ns());
-                let took = replay::start_up(app, &runner.engine, plans)?;
-                let stats = runner.engine.stats().since(&before);
-                if stats.failed_bios > 0 {
-                    return Err(LabError::Read(format!("{} bios failed", stats.failed_bios)));
-                }
-                let figures = [
-                    (runner.run_delay_ns() - waited) as f64,
-                    (completing_ns() - completed) as f64,
-                    stats.queue_latency.total_ns() as f64,
-                    stats.post_read_delay.total_ns() as f64,
-                    stats.items_queued as f64,
-                    took.as_secs_f64() * 1000.0 / apps.len() as f64,
-                    stats.bytes as f64,
-                    stats.data_blocks_verified as f64,
-                    stats.tree_blocks_verified as f64,
-                    stats.step_cpu_ns as f64,
-                ];
-                for (sum, figure) in sums[which].iter_mut().zip(figures) {
-                    *sum += figure;
-                }
+                let (took, used, counted) = quiet.run(|| start(which, at))?;
+                rounds[which].count(&counted, &used);
+                rounds[which].add("start_up_ms", took.as_secs_f64() * 1000.0 / apps.len() as f64);
             }
         }
-        for (total, sum) in totals.iter_mut().zip(sums) {
-            total.add(sum);
-        }
+        series.iter_mut().zip(rounds).for_each(|(series, round)| series.push(round));
     }
-    let Disturbance { steal_ms, other_cpu_percent } = meanwhile.end();
+    for ((series, runner), first) in series.iter_mut().zip(runners).zip(&first) {
+        series.counted(&runner.snapshot().since(first));
+    }
+    let mut ledgers = Vec::new();
+    for (which, runner) in runners.iter().enumerate() {
+        progress(Progress::Accounting(which, runners.len()));
+        let all_apps = || (0..apps.len()).try_for_each(|at| start(which, at).map(|_| ()));
+        ledgers.push((!runner.arm.twin).then(|| ledger_pass::run(runner, all_apps)).transpose()?);
+    }
     let reference = runners.first().map(|runner| runner.arm.name());
-    let arms = arms.report(|at, runner| {
-        let stats = runner.engine.stats().since(&first[at]);
-        let before = (at > 0).then(|| totals[0].start_up_ms.as_slice());
-        totals[at].measured(&stats, counts, before)
-    });
-    let apps = options.apps.iter().map(AppSummary::of).collect();
+    let of = |arm: Arm, figure: &str| arms.place(arm).map_or(&[][..], |at| series[at].of(figure));
+    let interactions = interactions(&granted, &of);
+    let verdicts = questions(&granted, &of);
+    let reports =
+        arms.report(|at, _| series[at].measured("start_up_ms", (at > 0).then(|| &series[0]), ledgers[at].clone()));
     let published = Published { before_us: PATCH_BEFORE_US, after_us: PATCH_AFTER_US, gain_ms: PATCH_GAIN_MS };
-    let (rounds, seed, cold) = (options.rounds, options.seed, options.cold);
     Ok(Report {
-        apps,
-        rounds,
-        seed,
-        cold,
-        run_delay_counts: counts,
-        steal_ms,
-        other_cpu_percent,
+        verdicts,
+        interactions,
+        apps: options.apps.iter().map(AppSummary::of).collect(),
+        rounds: options.rounds,
+        seed: options.seed,
+        cold: options.cold,
+        granted,
+        run_delay_counts,
+        disturbances: quiet.report(),
         published,
         reference,
-        arms,
+        arms: reports,
     })
+}
+
+const RANKS: [Rank; 3] = [Rank::Nice, Rank::ShortSlice, Rank::Normal];
+
+fn interactions<'a>(granted: &Granted, of: &impl Fn(Arm, &str) -> &'a [f64]) -> Vec<Interaction> {
+    let pair = |rank| {
+        let arm = |placement| of(Arm::new(placement, rank, granted.completers), "start_up_ms");
+        (arm(Placement::Unbound), arm(Placement::Bound))
+    };
+    let from = granted.best_rank;
+    let others = RANKS.into_iter().filter(|rank| *rank != from);
+    others.map(|to| Interaction { from, to, effect: interaction(pair(from), pair(to)) }).collect()
+}
+
+fn questions<'a>(granted: &Granted, of: &impl Fn(Arm, &str) -> &'a [f64]) -> Vec<Verdict> {
+    let completers = granted.completers;
+    let best = granted.best_rank;
+    let bound = Arm::new(Placement::Bound, best, completers);
+    let unbound = Arm::new(Placement::Unbound, best, completers);
+    let inline = Arm::new(Placement::Inline, Rank::Normal, completers);
+    let mut asked = Vec::new();
+    let mut ask = |question: String, figure: &str, first: (&'static str, Arm), second: (&'static str, Arm), better| {
+        let floor = noise_floor(of(Arm { twin: true, ..bound }, figure), of(bound, figure));
+        asked.push(Question {
+            question,
+            first: (first.0, of(first.1, figure)),
+            second: (second.0, of(second.1, figure)),
+            higher_is_better: false,
+            better,
+            noise_floor_percent: floor,
+        });
+    };
+    for rank in RANKS {
+        let arm = |placement| Arm::new(placement, rank, completers);
+        let (first, second) = (("unbound", arm(Placement::Unbound)), ("bound", arm(Placement::Bound)));
+        ask(format!("start-up, {}", rank.name()), "start_up_ms", first, second, "faster");
+    }
+    let (first, second) = (("unbound", unbound), ("bound", bound));
+    let best = best.name();
+    ask(format!("workers' scheduler latency, {best}, the patch's figure"), "workers_latency_us", first, second, "less");
+    ask(format!("scheduler latency of all threads, {best}"), "all_threads_latency_us", first, second, "less");
+    ask(format!("items' wait from queueing to start, {best}"), "queue_latency_us", first, second, "less");
+    ask(format!("post-read delay of demand reads, {best}"), "demand_delay_us", first, second, "less");
+    ask(format!("start-up, inline against bound, {best}"), "start_up_ms", second, ("inline", inline), "faster");
+    ask(format!("start-up, inline against unbound, {best}"), "start_up_ms", first, ("inline", inline), "faster");
+    for (name, arm) in [("bound", bound), ("unbound", unbound)] {
+        let normal = ("normal", Arm { rank: Rank::Normal, ..arm });
+        ask(format!("start-up, {name}: rank"), "start_up_ms", normal, (best, arm), "faster");
+    }
+    if completers == Completers::Interrupt {
+        for (name, arm) in [("bound", bound), ("unbound", unbound)] {
+            let threads = ("completers as threads", Arm { completers: Completers::Thread, ..arm });
+            ask(
+                format!("start-up, {name}, {best}: completers"),
+                "start_up_ms",
+                threads,
+                ("completers as interrupts", arm),
+                "faster",
+            );
+        }
+    }
+    verdicts(&asked)
 }
 
 impl AppSummary {
@@ -255,50 +292,6 @@ impl AppSummary {
             read_bytes: app.bytes_read(),
             threads: app.threads.len(),
             foreground_threads: app.foreground_threads,
-        }
-    }
-}
-
-impl Totals {
-    fn add(&mut self, sum: [f64; 10]) {
-        let lists = [
-            &mut self.scheduler_ns,
-            &mut self.completing_ns,
-            &mut self.queue_ns,
-            &mut self.delay_ns,
-            &mut self.items,
-            &mut self.start_up_ms,
-            &mut self.bytes,
-            &mut self.data_blocks,
-            &mut self.tree_blocks,
-            &mut self.step_ns,
-        ];
-        for (list, figure) in lists.into_iter().zip(sum) {
-            list.push(figure);
-        }
-    }
-
-    fn measured(&self, stats: &EngineStats, counts: bool, reference: Option<&[f64]>) -> Measured {
-        let us = |ns: &[f64]| median(ns) / 1000.0;
-        let quantile = |histogram: &postread::Latency, q| histogram.quantile_ns(q).map(|ns| ns as f64 / 1000.0);
-        Measured {
-            scheduler_latency_us: counts.then(|| us(&self.scheduler_ns)),
-            completing_threads_latency_us: counts.then(|| us(&self.completing_ns)),
-            queue_latency_us: us(&self.queue_ns),
-            queue_latency_p50_us: quantile(&stats.queue_latency, 0.5),
-            queue_latency_p99_us: quantile(&stats.queue_latency, 0.99),
-            post_read_delay_us: us(&self.delay_ns),
-            post_read_delay_p50_us: quantile(&stats.post_read_delay, 0.5),
-            post_read_delay_p99_us: quantile(&stats.post_read_delay, 0.99),
-            items: median(&self.items),
-            completions: per_round(&stats.completions, self.start_up_ms.len()),
-            start_up_ms: median(&self.start_up_ms),
-            start_up_change_ms: reference.and_then(|before| paired_change(before, &self.start_up_ms)),
-            bytes: median(&self.bytes),
-            data_blocks: median(&self.data_blocks),
-            tree_blocks: median(&self.tree_blocks),
-            step_cpu_ms: median(&self.step_ns) / 1e6,
-            rounds_ms: self.start_up_ms.clone(),
         }
     }
 }

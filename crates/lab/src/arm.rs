@@ -1,13 +1,17 @@
 //! The arms of an experiment: queue policies, each with its own workers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use postread::{Engine, EngineConfig, QueuePolicy};
-use postread_sys::priority::HighPriority;
+use postread::{Engine, EngineConfig, EngineStats, QueuePolicy};
+use postread_io::{PreadConfig, PreadPool};
+use postread_sys::priority::{HighPriority, set_fifo};
+use postread_sys::schedstat::{SchedStat, ThreadStat};
 use postread_workqueue::{Config, HighPriorityPolicy, Pools, WqFlags};
 use serde::Serialize;
 
-use crate::error::LabError;
+use crate::error::{LabError, Tried};
+use crate::ledger_pass::Collector;
 
 /// How the workers of an arm are ranked. Never more than one of them changes between two arms that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -20,6 +24,27 @@ pub enum Rank {
     Nice,
     /// The shortest EEVDF slice, which needs no privilege.
     ShortSlice,
+}
+
+impl Rank {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rank::Normal => "normal",
+            Rank::Nice => "nice -20",
+            Rank::ShortSlice => "short slice",
+        }
+    }
+}
+
+/// How the threads that complete reads run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Completers {
+    /// Like interrupts: `SCHED_FIFO`, so that no worker preempts them.
+    Interrupt,
+    /// Like all other threads: workers at nice -20 preempt them.
+    Thread,
 }
 
 /// Where items run.
@@ -41,34 +66,56 @@ pub struct Arm {
     pub placement: Placement,
     /// How their workers are ranked.
     pub rank: Rank,
+    /// How the threads that complete reads run.
+    pub completers: Completers,
+    /// The second of two identical arms: what they differ by is noise.
+    pub twin: bool,
 }
 
 impl Arm {
-    /// All arms, the one that others are compared with first: unbound at high priority, what fs-verity had before the
-    /// patch and fscrypt has after its own.
-    pub const ALL: [Arm; 7] = [
-        Arm { placement: Placement::Unbound, rank: Rank::Nice },
-        Arm { placement: Placement::Bound, rank: Rank::Nice },
-        Arm { placement: Placement::Unbound, rank: Rank::ShortSlice },
-        Arm { placement: Placement::Bound, rank: Rank::ShortSlice },
-        Arm { placement: Placement::Unbound, rank: Rank::Normal },
-        Arm { placement: Placement::Bound, rank: Rank::Normal },
-        Arm { placement: Placement::Inline, rank: Rank::Normal },
-    ];
+    /// An arm that is no twin.
+    pub const fn new(placement: Placement, rank: Rank, completers: Completers) -> Arm {
+        Arm { placement, rank, completers, twin: false }
+    }
 
     /// Its name in tables.
     pub fn name(&self) -> String {
         let placement = match self.placement {
-            Placement::Inline => return "inline".into(),
-            Placement::Bound => "bound",
-            Placement::Unbound => "unbound",
+            Placement::Inline => "inline".to_owned(),
+            Placement::Bound => format!("bound, {}", self.rank.name()),
+            Placement::Unbound => format!("unbound, {}", self.rank.name()),
         };
-        let rank = match self.rank {
-            Rank::Normal => "normal",
-            Rank::Nice => "nice -20",
-            Rank::ShortSlice => "short slice",
-        };
-        format!("{placement}, {rank}")
+        let completers = if self.completers == Completers::Thread { ", completers as threads" } else { "" };
+        format!("{placement}{completers}{}", if self.twin { " (A/A twin)" } else { "" })
+    }
+}
+
+/// What this system grants.
+#[derive(Clone, Debug, Serialize)]
+pub struct Granted {
+    /// How completing threads run in the main arms: as interrupts where that is allowed.
+    pub completers: Completers,
+    /// The best rank of workers.
+    pub best_rank: Rank,
+    /// Why something is not granted.
+    pub why: Option<String>,
+}
+
+impl Granted {
+    /// Finds out by trying.
+    pub fn probe() -> Granted {
+        let fifo = std::thread::spawn(|| set_fifo(0)).join();
+        let nice = std::thread::spawn(|| postread_sys::priority::set_nice_current(-20)).join();
+        let completers = if matches!(fifo, Ok(Ok(()))) { Completers::Interrupt } else { Completers::Thread };
+        let best_rank = if matches!(nice, Ok(Ok(()))) { Rank::Nice } else { Rank::ShortSlice };
+        let mut missing = Vec::new();
+        if completers == Completers::Thread {
+            missing.push("SCHED_FIFO for completing threads needs CAP_SYS_NICE or RLIMIT_RTPRIO, so that workers may preempt them");
+        }
+        if best_rank != Rank::Nice {
+            missing.push("nice -20 for workers needs CAP_SYS_NICE or RLIMIT_NICE");
+        }
+        Granted { completers, best_rank, why: (!missing.is_empty()).then(|| missing.join("; ")) }
     }
 }
 
@@ -89,17 +136,38 @@ pub struct ArmReport<M> {
 /// Every arm, as far as the system grants it.
 #[derive(Debug)]
 pub(crate) struct Arms {
-    /// Those that can be measured, in the order of [`Arm::ALL`].
+    wanted: Vec<Arm>,
+    /// Those that can be measured, in the order of `wanted`.
     pub(crate) runners: Vec<Runner>,
     /// The others, and why.
     refused: Vec<(Arm, String)>,
+    as_threads: PreadPool,
+    as_interrupts: Option<PreadPool>,
 }
 
 impl Arms {
-    pub(crate) fn set_up() -> Result<Arms, LabError> {
-        let mut arms = Arms { runners: Vec::new(), refused: Vec::new() };
-        for arm in Arm::ALL {
-            match Runner::new(arm)? {
+    pub(crate) fn set_up(wanted: Vec<Arm>) -> Result<Arms, LabError> {
+        let pool = || PreadPool::new(PreadConfig::new()).tried(|| "starting the reading threads".into());
+        let as_threads = pool()?;
+        let interrupts = wanted.iter().any(|arm| arm.completers == Completers::Interrupt).then(pool).transpose()?;
+        let raised = interrupts.map(|pool| {
+            let all = pool.threads().into_iter().try_for_each(|tid| set_fifo(tid as i32));
+            all.map(|()| pool)
+        });
+        let (as_interrupts, why) = match raised {
+            Some(Ok(pool)) => (Some(pool), String::new()),
+            Some(Err(error)) => (None, format!("SCHED_FIFO for completing threads: {error}")),
+            None => (None, String::new()),
+        };
+        let mut arms =
+            Arms { wanted: wanted.clone(), runners: Vec::new(), refused: Vec::new(), as_threads, as_interrupts };
+        for arm in wanted {
+            if arm.completers == Completers::Interrupt && arms.as_interrupts.is_none() {
+                arms.refused.push((arm, why.clone()));
+                continue;
+            }
+            let completers = arms.pool(arm.completers).threads();
+            match Runner::new(arm, &completers, 0)? {
                 Ok(runner) => arms.runners.push(runner),
                 Err(why) => arms.refused.push((arm, why)),
             }
@@ -107,7 +175,20 @@ impl Arms {
         Ok(arms)
     }
 
-    /// All arms in order; `measured` tells the figures of a runner, by its place among the runners.
+    /// The threads that read, and complete, for an arm.
+    pub(crate) fn pool(&self, completers: Completers) -> &PreadPool {
+        match (completers, &self.as_interrupts) {
+            (Completers::Interrupt, Some(pool)) => pool,
+            _ => &self.as_threads,
+        }
+    }
+
+    /// The place of an arm among the runners.
+    pub(crate) fn place(&self, arm: Arm) -> Option<usize> {
+        self.runners.iter().position(|runner| runner.arm == arm)
+    }
+
+    /// All arms in order; `measured` returns the figures of a runner, by its place among the runners.
     pub(crate) fn report<M>(&self, measured: impl Fn(usize, &Runner) -> M) -> Vec<ArmReport<M>> {
         let one = |arm: &Arm| {
             let found = self.runners.iter().enumerate().find(|(_, runner)| runner.arm == *arm);
@@ -118,7 +199,7 @@ impl Arms {
             let measured = found.map(|(at, runner)| measured(at, runner));
             Some(ArmReport { name: arm.name(), arm: *arm, granted, measured })
         };
-        Arm::ALL.iter().filter_map(one).collect()
+        self.wanted.iter().filter_map(one).collect()
     }
 }
 
@@ -127,19 +208,45 @@ impl Arms {
 pub(crate) struct Runner {
     pub(crate) arm: Arm,
     pub(crate) engine: Engine,
+    pub(crate) collector: Arc<Collector>,
     pools: Pools,
+    completers: Vec<ThreadStat>,
     /// What took effect.
     pub(crate) granted: String,
 }
 
+/// An arm's counters at a moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) stats: EngineStats,
+    pub(crate) workers: SchedStat,
+    pub(crate) completers: SchedStat,
+}
+
+impl Snapshot {
+    pub(crate) fn since(&self, earlier: &Snapshot) -> Snapshot {
+        Snapshot {
+            stats: self.stats.since(&earlier.stats),
+            workers: self.workers.since(&earlier.workers),
+            completers: self.completers.since(&earlier.completers),
+        }
+    }
+}
+
+/// Adds counters.
+pub(crate) fn add(sum: &mut SchedStat, stat: &SchedStat) {
+    sum.run_time_ns += stat.run_time_ns;
+    sum.run_delay_ns += stat.run_delay_ns;
+    sum.slices += stat.slices;
+}
+
 impl Runner {
     /// Sets an arm up; the reason where the system refuses what makes it this arm.
-    pub(crate) fn new(arm: Arm) -> Result<Result<Runner, String>, LabError> {
+    pub(crate) fn new(arm: Arm, completers: &[u32], max_active: usize) -> Result<Result<Runner, String>, LabError> {
         let engine = |error: &dyn std::fmt::Display| LabError::Engine(error.to_string());
         let rank = if arm.rank == Rank::ShortSlice { HighPriorityPolicy::Slice } else { HighPriorityPolicy::Best };
         let pools = Pools::new(Config::new().high_priority(rank)).map_err(|e| engine(&e))?;
         let high_priority = arm.rank != Rank::Normal;
-        let max_active = 0;
         let (policy, flag) = match arm.placement {
             Placement::Inline => (QueuePolicy::Inline, None),
             Placement::Bound => (QueuePolicy::Bound { high_priority, max_active }, Some(WqFlags::PERCPU)),
@@ -156,14 +263,18 @@ impl Runner {
                 other => return Ok(Err(format!("a slice of one's own needs Linux 6.12; the system grants {other}"))),
             }
         }
-        let config = EngineConfig::new().policy(policy).measure(true).pools(pools.clone());
+        let collector = Arc::new(Collector::default());
+        let config = EngineConfig::new().policy(policy).observer(collector.clone()).pools(pools.clone());
         let engine = Engine::new(config).map_err(|e| engine(&e))?;
-        Ok(Ok(Runner { arm, engine, pools, granted }))
+        let completers = completers.iter().filter_map(|tid| ThreadStat::open(*tid as i32).ok()).collect();
+        Ok(Ok(Runner { arm, engine, collector, pools, completers, granted }))
     }
 
-    /// The workers' scheduler latency so far: time runnable and not running, in nanoseconds.
-    pub(crate) fn run_delay_ns(&self) -> u64 {
-        self.pools.stats().iter().map(|pool| pool.sched.run_delay_ns).sum()
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let (mut workers, mut completers) = (SchedStat::default(), SchedStat::default());
+        self.pools.stats().iter().for_each(|pool| add(&mut workers, &pool.sched));
+        self.completers.iter().filter_map(|stat| stat.read().ok()).for_each(|stat| add(&mut completers, &stat));
+        Snapshot { stats: self.engine.stats(), workers, completers }
     }
 }
 

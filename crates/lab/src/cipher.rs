@@ -20,8 +20,6 @@ pub(crate) const UNIT: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cipher {
-    /// Nothing: the reference.
-    None,
     /// AES-256-XTS at the CPU's best level.
     #[serde(rename = "aes-256-xts")]
     AesXts,
@@ -37,13 +35,11 @@ pub enum Cipher {
 
 impl Cipher {
     /// All, in the order of the table.
-    pub const ALL: [Cipher; 5] =
-        [Cipher::None, Cipher::AesXts, Cipher::AesXtsPortable, Cipher::SpeckXts, Cipher::Adiantum];
+    pub const ALL: [Cipher; 4] = [Cipher::AesXts, Cipher::AesXtsPortable, Cipher::SpeckXts, Cipher::Adiantum];
 
     /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
-            Cipher::None => "unencrypted",
             Cipher::AesXts => "AES-256-XTS",
             Cipher::AesXtsPortable => "AES-256-XTS, AES instructions off",
             Cipher::SpeckXts => "xts-speck128",
@@ -57,14 +53,13 @@ impl Cipher {
             Cipher::AesXts => Some("about +-2 % (x86, AES-NI on)"),
             Cipher::AesXtsPortable => Some("+25 to 35 % (x86, AES-NI off, 4 and 8 CPUs)"),
             Cipher::SpeckXts => Some("about +10 % (quad-core ARM, NEON)"),
-            Cipher::None | Cipher::Adiantum => None,
+            Cipher::Adiantum => None,
         }
     }
 }
 
 /// The key of one file.
 pub(crate) enum FileKey {
-    None,
     Fscrypt(Arc<ContentsKey>),
     Speck(Arc<SpeckXts>),
 }
@@ -77,7 +72,6 @@ impl FileKey {
         nonce[..4].copy_from_slice(&number.to_le_bytes());
         let master: [u8; 64] = std::array::from_fn(|i| i as u8);
         let (contents, names, platform) = match cipher {
-            Cipher::None => return Ok(FileKey::None),
             Cipher::SpeckXts => {
                 // Speck's time had no better derivation to test than any other: a key a file, both halves its own.
                 let mut key = master;
@@ -100,7 +94,6 @@ impl FileKey {
     /// Encrypts a file's data units from the first one on.
     pub(crate) fn encrypt(&self, data: &mut [u8], first_unit: u64) -> Result<(), LabError> {
         match self {
-            FileKey::None => Ok(()),
             FileKey::Fscrypt(key) => key.encrypt(data, first_unit).map_err(|e| LabError::Engine(e.to_string())),
             FileKey::Speck(key) => {
                 key.encrypt_units(data, UNIT, first_unit, 1).map_err(|e| LabError::Engine(e.to_string()))
@@ -109,11 +102,10 @@ impl FileKey {
     }
 
     /// The step that decrypts it.
-    pub(crate) fn step(&self) -> Option<Arc<dyn Step>> {
+    pub(crate) fn step(&self) -> Arc<dyn Step> {
         match self {
-            FileKey::None => None,
-            FileKey::Fscrypt(key) => Some(Arc::new(DecryptStep::new(key.clone(), 0))),
-            FileKey::Speck(key) => Some(Arc::new(SpeckStep(key.clone()))),
+            FileKey::Fscrypt(key) => Arc::new(DecryptStep::new(key.clone(), 0)),
+            FileKey::Speck(key) => Arc::new(SpeckStep(key.clone())),
         }
     }
 }

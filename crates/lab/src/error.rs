@@ -37,6 +37,9 @@ pub enum LabError {
     /// The engine or its queues.
     #[error("{0}")]
     Engine(String),
+    /// The guest kernel of `lab kernel`.
+    #[error("{0}")]
+    Kernel(String),
     /// The workload.
     #[error(transparent)]
     Workload(#[from] crate::workload::WorkloadError),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use postread::{Linear, Plan, VerityLayer};
-use postread_io::{PreadOptions, PreadPool, Source};
+use postread_io::{CompletionCpu, PreadOptions, PreadPool, Source};
 use postread_sys::{filesystem, residency};
 use postread_verity::{Descriptor, MerkleTreeParams, TreeBuilder, TreeInMemory};
 
@@ -96,8 +96,8 @@ impl Protected {
         let engine = |error: &dyn std::fmt::Display| LabError::Engine(error.to_string());
         let layer = VerityLayer::new(self.descriptor.clone().self_consistent()).map_err(|e| engine(&e))?;
         let geometry = *layer.verifier().geometry();
-        let tree = Linear::new(source(&self.tree, pool, cold)?, 0, geometry.tree_size());
-        let data = Linear::new(source(&self.data, pool, cold)?, 0, geometry.data_size());
+        let tree = Linear::new(source(&self.tree, pool, cold, CompletionCpu::Submitter)?, 0, geometry.tree_size());
+        let data = Linear::new(source(&self.data, pool, cold, CompletionCpu::Submitter)?, 0, geometry.data_size());
         let blocks = layer.hash_blocks(Arc::new(tree), Vec::new());
         layer.protect(Plan::new(Arc::new(data), geometry.data_size()), blocks).map_err(|e| engine(&e))
     }
@@ -127,8 +127,16 @@ pub(crate) fn make_cold(file: &File) -> Result<(), LabError> {
     Err(LabError::Warm { resident: left.resident, total: left.total })
 }
 
-pub(crate) fn source(file: &File, pool: &PreadPool, cold: Cold) -> Result<Arc<dyn Source>, LabError> {
+pub(crate) fn source(
+    file: &File,
+    pool: &PreadPool,
+    cold: Cold,
+    cpu: CompletionCpu,
+) -> Result<Arc<dyn Source>, LabError> {
     let mut options = PreadOptions::default();
+    options.completion_cpu = cpu;
+    // What the kernel has read ahead would complete on the submitting CPU, whatever was asked for.
+    options.inline_resident = cpu == CompletionCpu::Submitter;
     let mut open = OpenOptions::new();
     open.read(true);
     if cold == Cold::Direct {

@@ -6,30 +6,40 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use postread::{Engine, Plan};
-use rustix::time::{ClockId, clock_gettime};
+use postread_sys::thread_cpu_ns;
 
+use postread_sys::schedstat::{SchedStat, ThreadStat};
+
+use crate::arm::add;
 use crate::error::{LabError, Tried};
+use crate::measured::AppThreads;
 use crate::workload::{App, Read};
 
-/// Replays the start of `app`, whose files are read as `plans` say, and returns how long it took: from when all threads
-/// were ready until the last one had read all it wanted.
-pub(crate) fn start_up(app: &App, engine: &Engine, plans: Vec<Plan>) -> Result<Duration, LabError> {
+/// Replays the start of `app`, whose files are read as `plans` say, and returns how long it took, from when all threads were
+/// ready until the last one had read all it wanted, and what its threads used meanwhile.
+pub(crate) fn start_up(app: &App, engine: &Engine, plans: Vec<Plan>) -> Result<(Duration, AppThreads), LabError> {
     let files: Vec<_> = plans.into_iter().map(|plan| engine.open(plan)).collect();
     let gate = Gate::default();
     let done = AtomicBool::new(false);
     let mut took = Duration::ZERO;
+    let mut used = AppThreads::default();
     let result = std::thread::scope(|scope| {
         let starting = Starting(&gate);
-        for _ in 0..app.foreground_threads {
-            let compute = || {
-                if gate.wait() {
+        let computing = (0..app.foreground_threads)
+            .map(|_| {
+                let compute = || {
+                    if !gate.wait() {
+                        return SchedStat::default();
+                    }
+                    let before = own_stat();
                     while !done.load(Ordering::Relaxed) {
                         think(1000, app.foreground_permille);
                     }
-                }
-            };
-            Builder::new().spawn_scoped(scope, compute).tried(|| "starting a computing thread".into())?;
-        }
+                    own_stat().since(&before)
+                };
+                Builder::new().spawn_scoped(scope, compute).tried(|| "starting a computing thread".into())
+            })
+            .collect::<Result<Vec<_>, LabError>>()?;
         let readers = app
             .threads
             .iter()
@@ -40,8 +50,9 @@ pub(crate) fn start_up(app: &App, engine: &Engine, plans: Vec<Plan>) -> Result<D
                     let longest = reads.iter().map(|read| read.len).max().unwrap_or(0);
                     let mut buf = vec![0; longest as usize];
                     if !gate.wait() {
-                        return Ok(());
+                        return Ok(SchedStat::default());
                     }
+                    let before = own_stat();
                     for &Read { think_us, file, offset, len } in reads {
                         think(think_us, app.compute_permille);
                         let buf = &mut buf[..len as usize];
@@ -51,7 +62,7 @@ pub(crate) fn start_up(app: &App, engine: &Engine, plans: Vec<Plan>) -> Result<D
                             return Err(LabError::Read(format!("{n} of {len} bytes at {offset}")));
                         }
                     }
-                    Ok(())
+                    Ok(own_stat().since(&before))
                 };
                 Builder::new().spawn_scoped(scope, replay).tried(|| "starting a reading thread".into())
             })
@@ -59,17 +70,27 @@ pub(crate) fn start_up(app: &App, engine: &Engine, plans: Vec<Plan>) -> Result<D
         let begin = starting.open(readers.len() + app.foreground_threads as usize);
         let mut result = Ok(());
         for reader in readers {
-            let read = reader.join().unwrap_or_else(|_| Err(LabError::Read("a reading thread panicked".into())));
-            result = result.and(read);
+            match reader.join().unwrap_or_else(|_| Err(LabError::Read("a reading thread panicked".into()))) {
+                Ok(stat) => add(&mut used.readers, &stat),
+                Err(error) => result = result.and(Err(error)),
+            }
         }
         took = begin.elapsed();
         done.store(true, Ordering::Relaxed);
+        for thread in computing {
+            add(&mut used.foreground, &thread.join().unwrap_or_default());
+        }
         result
     });
     for file in &files {
         file.close();
     }
-    result.map(|()| took)
+    result.map(|()| (took, used))
+}
+
+/// The calling thread's counters; zeros where the kernel does not count.
+fn own_stat() -> SchedStat {
+    ThreadStat::current().and_then(|stat| stat.read()).unwrap_or_default()
 }
 
 /// Holds threads until all are ready, or until one could not be started: then no other may wait for it.
@@ -125,9 +146,9 @@ impl Drop for Starting<'_> {
 /// preempted takes nothing off, and sleeps for the rest.
 pub(crate) fn think(us: u64, compute_permille: u32) {
     let compute = us * u64::from(compute_permille);
-    let until = cpu_time_ns() + compute;
+    let until = thread_cpu_ns() + compute;
     let mut value = us | 1;
-    while cpu_time_ns() < until {
+    while thread_cpu_ns() < until {
         for _ in 0..200 {
             value = std::hint::black_box(value.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
         }
@@ -136,11 +157,6 @@ pub(crate) fn think(us: u64, compute_permille: u32) {
     if sleep > 0 {
         std::thread::sleep(Duration::from_nanos(sleep));
     }
-}
-
-fn cpu_time_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

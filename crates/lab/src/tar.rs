@@ -7,20 +7,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use postread::{EngineStats, Linear, Plan};
+use postread::{Linear, Plan};
 use postread_blockcrypt::hash::{HashAlg, Hasher};
-use postread_io::{PreadConfig, PreadPool};
-use postread_sys::schedstat;
+use postread_io::{CompletionCpu, PreadPool};
+use postread_sys::schedstat::{self, SchedStat, ThreadStat};
 use serde::Serialize;
 
 use crate::archive::Archive;
-use crate::arm::{Arm, ArmReport, Arms, Placement, Runner};
+use crate::arm::{Arm, ArmReport, Arms, Granted, Placement, Rank, Runner, Snapshot, add};
 use crate::cipher::{Cipher, FileKey, UNIT};
 use crate::error::{LabError, Tried};
-use crate::meanwhile::{Disturbance, Meanwhile};
+use crate::ledger_pass;
+use crate::meanwhile::{Disturbances, Quiet};
+use crate::measured::{AppThreads, Measured, Round, Series};
+use crate::own_fscrypt::{self, OwnFscrypt};
 use crate::protect::{self, Cold};
-use crate::statistics::{Change, Random, median, paired_change, per_round};
+use crate::statistics::Random;
+use crate::verdict::{Question, Verdict, noise_floor, verdicts};
 use crate::workload::App;
+
+/// How long a run is at least, unless an option makes it shorter: the tree is archived as often as that takes, cold.
+pub const RUN: Duration = Duration::from_millis(500);
 
 /// How to run the experiment.
 #[derive(Clone, Debug)]
@@ -33,6 +40,12 @@ pub struct Options {
     pub rounds: usize,
     /// Numbers of jobs that share the tree.
     pub jobs: Vec<usize>,
+    /// The ciphers.
+    pub ciphers: Vec<Cipher>,
+    /// How long a run is at least.
+    pub run: Duration,
+    /// This program, which measures the kernel's own fscrypt in a process of its own.
+    pub program: PathBuf,
     /// The order of arms in each round comes from it.
     pub seed: u64,
 }
@@ -40,6 +53,8 @@ pub struct Options {
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// The answers.
+    pub verdicts: Vec<Verdict>,
     /// Files in the tree.
     pub files: usize,
     /// Their bytes.
@@ -48,14 +63,18 @@ pub struct Report {
     pub rounds: usize,
     /// The seed of the order.
     pub seed: u64,
-    /// Whether the kernel's counter of scheduler latency counts here; where not, those figures are null.
+    /// What the system grants.
+    pub granted: Granted,
+    /// The CPU on which all reads complete, as with a device that has one interrupt.
+    pub completion_cpu: u32,
+    /// Whether the kernel's counter of scheduler latency counts here; where not, those figures are 0.
     pub run_delay_counts: bool,
-    /// Time that the hypervisor took from this machine during the experiment, in milliseconds.
-    pub steal_ms: f64,
-    /// Share of the machine's CPUs that other programs, and the kernel for itself, used meanwhile, in percent.
-    pub other_cpu_percent: f64,
-    /// One entry a cipher and number of jobs.
+    /// What disturbed the experiment.
+    pub disturbances: Disturbances,
+    /// One entry for each cipher and number of jobs.
     pub groups: Vec<Group>,
+    /// This kernel's own fscrypt, with AES-256-XTS on ext4: its queue is as this kernel made it.
+    pub own_fscrypt: OwnFscrypt,
 }
 
 /// One cipher with one number of jobs.
@@ -65,35 +84,12 @@ pub struct Group {
     pub cipher: Cipher,
     /// Jobs.
     pub jobs: usize,
+    /// How often the tree is archived in a run, each time cold.
+    pub passes: usize,
     /// What the patch published for this cipher, unbound against bound.
     pub published: Option<&'static str>,
-    /// The arms.
+    /// The arms. Effects are relative to the bound arm.
     pub arms: Vec<ArmReport<Measured>>,
-}
-
-/// The figures of an arm: medians over rounds, an archive each.
-#[derive(Clone, Debug, Serialize)]
-pub struct Measured {
-    /// Plaintext archived a second, in MB.
-    pub mb_per_s: f64,
-    /// Of an unbound arm: its gain in percent over the bound arm of the same rank, the median of rounds, with its interval.
-    pub gain_over_bound_percent: Option<Change>,
-    /// Time that workers were runnable and not running, in microseconds; null where the kernel doesn't count.
-    pub scheduler_latency_us: Option<f64>,
-    /// Sum over items of the time from queueing to start, in microseconds. It contains scheduler latency: never add.
-    pub queue_latency_us: f64,
-    /// Its median over items of all rounds, in microseconds.
-    pub queue_latency_p50_us: Option<f64>,
-    /// Its 99th percentile.
-    pub queue_latency_p99_us: Option<f64>,
-    /// Sum over bios of the post-read delay, in microseconds.
-    pub post_read_delay_us: f64,
-    /// Work items.
-    pub items: f64,
-    /// How many bios completed on each CPU: the mean over rounds.
-    pub completions: Vec<u64>,
-    /// MB a second of each round.
-    pub rounds_mb_per_s: Vec<f64>,
 }
 
 /// The tree under one cipher: one file without a name holds all of it, each file from a block of its own on.
@@ -111,6 +107,8 @@ pub enum Progress {
     Encrypting(Cipher),
     /// An archive is being made: its number and how many there are.
     Archiving(usize, usize),
+    /// Ledgers are being made: the number and how many there are.
+    Accounting(usize, usize),
 }
 
 fn plaintext(number: usize, size: u64) -> Vec<u8> {
@@ -145,12 +143,12 @@ impl Encrypted {
         Ok(Encrypted { volume, starts, keys })
     }
 
-    fn plans(&self, tree: &App, pool: &PreadPool) -> Result<Vec<Plan>, LabError> {
-        let source = protect::source(&self.volume, pool, Cold::PageCacheDropped)?;
+    fn plans(&self, tree: &App, pool: &PreadPool, cpu: u32) -> Result<Vec<Plan>, LabError> {
+        let source = protect::source(&self.volume, pool, Cold::PageCacheDropped, CompletionCpu::Cpu(cpu))?;
         let plans = tree.files.iter().enumerate().map(|(i, file)| {
             let room = file.size.next_multiple_of(UNIT as u64);
             let plan = Plan::new(Arc::new(Linear::new(source.clone(), self.starts[i], room)), file.size);
-            self.keys[i].step().map_or(plan.clone(), |step| plan.step(step))
+            plan.step(self.keys[i].step())
         });
         Ok(plans.collect())
     }
@@ -163,10 +161,12 @@ fn archive<W: Write + Send>(
     runner: &Runner,
     jobs: usize,
     sink: impl Fn() -> std::io::Result<W> + Sync,
-) -> Result<(Duration, Vec<W>), LabError> {
+) -> Result<(Duration, Vec<W>, SchedStat), LabError> {
     let next = AtomicUsize::new(0);
     let begin = Instant::now();
-    let job = || -> Result<W, LabError> {
+    let own_stat = || ThreadStat::current().and_then(|stat| stat.read()).unwrap_or_default();
+    let job = || -> Result<(W, SchedStat), LabError> {
+        let before = own_stat();
         let mut archive = Archive::new(sink().tried(|| "opening the archive".into())?);
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
@@ -185,9 +185,10 @@ fn archive<W: Write + Send>(
                 archive.data(&[]).tried(|| "writing the archive".into())?;
             }
         }
-        archive.finish().tried(|| "writing the archive".into())
+        let sink = archive.finish().tried(|| "writing the archive".into())?;
+        Ok((sink, own_stat().since(&before)))
     };
-    let sinks = std::thread::scope(|scope| {
+    let finished = std::thread::scope(|scope| {
         let start = |_| std::thread::Builder::new().spawn_scoped(scope, job);
         // Fewer jobs than asked for would be another experiment.
         let started = (0..jobs).map(start).collect::<std::io::Result<Vec<_>>>();
@@ -198,9 +199,15 @@ fn archive<W: Write + Send>(
         let joined = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|_| Err(LabError::Read("an archiving thread panicked".into()))));
-        joined.collect::<Result<Vec<W>, LabError>>()
+        joined.collect::<Result<Vec<(W, SchedStat)>, LabError>>()
     })?;
-    Ok((begin.elapsed(), sinks))
+    let took = begin.elapsed();
+    let mut used = SchedStat::default();
+    let sinks = finished.into_iter().map(|(sink, stat)| {
+        add(&mut used, &stat);
+        sink
+    });
+    Ok((took, sinks.collect(), used))
 }
 
 /// A sink that keeps the archive's SHA-256 only.
@@ -218,7 +225,7 @@ impl Write for Digesting {
 }
 
 /// One archive without measuring, whose digest must be that of the plaintext's archive.
-fn check(tree: &App, encrypted: &Encrypted, runner: &Runner, pool: &PreadPool) -> Result<(), LabError> {
+fn check(tree: &App, plans: &[Plan], runner: &Runner) -> Result<(), LabError> {
     let mut wanted = Archive::new(Digesting(Hasher::new(HashAlg::Sha256)));
     for (i, file) in tree.files.iter().enumerate() {
         wanted.file(&file.name, file.size).tried(|| "hashing".into())?;
@@ -226,18 +233,20 @@ fn check(tree: &App, encrypted: &Encrypted, runner: &Runner, pool: &PreadPool) -
     }
     let wanted = wanted.finish().tried(|| "hashing".into())?.0.finalize();
     let sink = || Ok(Digesting(Hasher::new(HashAlg::Sha256)));
-    let (_, sinks) = archive(tree, &encrypted.plans(tree, pool)?, runner, 1, sink)?;
+    let (_, sinks, _) = archive(tree, plans, runner, 1, sink)?;
     let good = sinks.into_iter().all(|sink| sink.0.finalize() == wanted);
     if good { Ok(()) } else { Err(LabError::Read("the archive differs from the plaintext's".into())) }
 }
 
-#[derive(Default)]
-struct Series {
-    mb_per_s: Vec<f64>,
-    scheduler_ns: Vec<f64>,
-    queue_ns: Vec<f64>,
-    delay_ns: Vec<f64>,
-    items: Vec<f64>,
+/// The arms: both placements at the best rank that is granted, an A/A twin, and inline.
+fn arms(granted: &Granted) -> Vec<Arm> {
+    let arm = |placement| Arm::new(placement, granted.best_rank, granted.completers);
+    vec![
+        arm(Placement::Bound),
+        arm(Placement::Unbound),
+        Arm { twin: true, ..arm(Placement::Bound) },
+        Arm::new(Placement::Inline, Rank::Normal, granted.completers),
+    ]
 }
 
 /// Runs the experiment.
@@ -245,113 +254,145 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
     protect::check_directory(&options.dir)?;
     let tree = &options.tree;
     let bytes = tree.bytes();
-    let counts = schedstat::counts().unwrap_or(false);
-    let pool = PreadPool::new(PreadConfig::new()).tried(|| "starting the reading threads".into())?;
+    let run_delay_counts = schedstat::counts().unwrap_or(false);
+    let completion_cpu = postread_sys::affinity::current().ok().and_then(|cpus| cpus.first()).unwrap_or(0);
     let mut encrypted = Vec::new();
-    for cipher in Cipher::ALL {
-        progress(Progress::Encrypting(cipher));
-        encrypted.push((cipher, Encrypted::make(options, cipher)?));
+    for cipher in &options.ciphers {
+        progress(Progress::Encrypting(*cipher));
+        encrypted.push((*cipher, Encrypted::make(options, *cipher)?));
     }
-    let arms = Arms::set_up()?;
+    let granted = Granted::probe();
+    let arms = Arms::set_up(arms(&granted))?;
     let runners = &arms.runners;
+    let plans = |which: usize, cipher: usize| {
+        encrypted[cipher].1.plans(tree, arms.pool(runners[which].arm.completers), completion_cpu)
+    };
     // Every arm and every cipher is checked, in pairs as they come.
-    let pairs = encrypted.iter().cycle().zip(runners.iter().cycle());
-    for ((_, encrypted), runner) in pairs.take(encrypted.len().max(runners.len())) {
-        check(tree, encrypted, runner, &pool)?;
+    let pairs = (0..encrypted.len()).cycle().zip((0..runners.len()).cycle());
+    for (cipher, which) in pairs.take(encrypted.len().max(runners.len())) {
+        check(tree, &plans(which, cipher)?, &runners[which])?;
     }
-    let meanwhile = Meanwhile::begin();
-    let mut random = Random::new(options.seed);
+    let once = |which: usize, cipher: usize, jobs: usize| {
+        protect::make_cold(&encrypted[cipher].1.volume)?;
+        let sink = || Ok(BufWriter::with_capacity(1 << 16, File::options().write(true).open("/dev/null")?));
+        let (took, _, used) = archive(tree, &plans(which, cipher)?, &runners[which], jobs, sink)?;
+        Ok::<_, LabError>((took, used))
+    };
     let combinations: Vec<(usize, usize)> =
         (0..encrypted.len()).flat_map(|cipher| options.jobs.iter().map(move |jobs| (cipher, *jobs))).collect();
+    // As often as a run of the shortest length takes, the same number for all arms.
+    let mut passes = Vec::new();
+    for (cipher, jobs) in &combinations {
+        let (took, _) = once(0, *cipher, *jobs)?;
+        passes.push((options.run.as_secs_f64() / took.as_secs_f64().max(1e-6)).ceil().clamp(1.0, 1000.0) as usize);
+    }
+    let run = |which: usize, group: usize, passes: usize| {
+        let (cipher, jobs) = combinations[group];
+        let before = runners[which].snapshot();
+        let (mut took, mut readers) = (Duration::ZERO, SchedStat::default());
+        for _ in 0..passes {
+            let (one, used) = once(which, cipher, jobs)?;
+            took += one;
+            add(&mut readers, &used);
+        }
+        let counted = runners[which].snapshot().since(&before);
+        match counted.stats.failed_bios {
+            0 => Ok((took, AppThreads { readers, ..AppThreads::default() }, counted)),
+            failed => Err(LabError::Read(format!("{failed} bios failed"))),
+        }
+    };
+    let mut random = Random::new(options.seed);
     let all = options.rounds * combinations.len() * runners.len();
+    let mut quiet = Quiet::new(all);
     let mut made = 0;
     let mut series: Vec<Vec<Series>> =
         combinations.iter().map(|_| runners.iter().map(|_| Series::default()).collect()).collect();
-    let mut latencies: Vec<Vec<Latencies>> =
-        combinations.iter().map(|_| runners.iter().map(|_| Latencies::default()).collect()).collect();
     for _ in 0..options.rounds {
-        for (group, (cipher, jobs)) in combinations.iter().enumerate() {
-            let encrypted = &encrypted[*cipher].1;
+        for group in 0..combinations.len() {
             let mut order: Vec<usize> = (0..runners.len()).collect();
             random.shuffle(&mut order);
             for which in order {
                 progress(Progress::Archiving(made, all));
                 made += 1;
-                protect::make_cold(&encrypted.volume)?;
-                let runner = &runners[which];
-                let plans = encrypted.plans(tree, &pool)?;
-                let (before, waited) = (runner.engine.stats(), runner.run_delay_ns());
-                let sink = || Ok(BufWriter::with_capacity(1 << 16, File::options().write(true).open("/dev/null")?));
-                let (took, _) = archive(tree, &plans, runner, *jobs, sink)?;
-                let stats = runner.engine.stats().since(&before);
-                let one = &mut series[group][which];
-                one.mb_per_s.push(bytes as f64 / 1e6 / took.as_secs_f64());
-                one.scheduler_ns.push((runner.run_delay_ns() - waited) as f64);
-                one.queue_ns.push(stats.queue_latency.total_ns() as f64);
-                one.delay_ns.push(stats.post_read_delay.total_ns() as f64);
-                one.items.push(stats.items_queued as f64);
-                latencies[group][which].add(&stats);
+                let (took, used, counted) = quiet.run(|| run(which, group, passes[group]))?;
+                let mut round = Round::default();
+                round.count(&counted, &used);
+                round.add("mb_per_s", (bytes * passes[group] as u64) as f64 / 1e6 / took.as_secs_f64());
+                series[group][which].push(round);
             }
         }
     }
-    let Disturbance { steal_ms, other_cpu_percent } = meanwhile.end();
+    let mut ledgers = Vec::new();
+    for group in 0..combinations.len() {
+        let mut of_group = Vec::new();
+        for (which, runner) in runners.iter().enumerate() {
+            progress(Progress::Accounting(group * runners.len() + which, combinations.len() * runners.len()));
+            let first: Snapshot = runner.snapshot();
+            let pass = || ledger_pass::run(runner, || run(which, group, 1).map(|_| ()));
+            of_group.push((!runner.arm.twin).then(pass).transpose()?);
+            // Quantiles are of this run: the engine's histograms are over all groups.
+            series[group][which].counted(&runner.snapshot().since(&first));
+        }
+        ledgers.push(of_group);
+    }
+    let most = options.jobs.iter().copied().max().unwrap_or(1);
+    let own_fscrypt = own_fscrypt::run(&options.dir, &options.program, tree, options.rounds, most);
+    let verdicts = questions(&combinations, &encrypted, &granted, &arms, &series);
     let groups = combinations
         .iter()
         .enumerate()
         .map(|(group, (cipher, jobs))| {
             let cipher = encrypted[*cipher].0;
-            let bound_of = |arm: Arm| {
-                let bound =
-                    runners.iter().position(|r| r.arm.placement == Placement::Bound && r.arm.rank == arm.rank)?;
-                (arm.placement == Placement::Unbound).then(|| series[group][bound].mb_per_s.as_slice())
-            };
-            let arms = arms
-                .report(|at, runner| measured(&series[group][at], &latencies[group][at], counts, bound_of(runner.arm)));
-            Group { cipher, jobs: *jobs, published: cipher.published(), arms }
+            let arms = arms.report(|at, runner| {
+                let bound = (runner.arm != runners[0].arm).then(|| &series[group][0]);
+                series[group][at].measured("mb_per_s", bound, ledgers[group][at].clone())
+            });
+            Group { cipher, jobs: *jobs, passes: passes[group], published: cipher.published(), arms }
         })
         .collect();
-    let (files, rounds, seed) = (tree.files.len(), options.rounds, options.seed);
-    Ok(Report { files, bytes, rounds, seed, run_delay_counts: counts, steal_ms, other_cpu_percent, groups })
+    Ok(Report {
+        verdicts,
+        files: tree.files.len(),
+        bytes,
+        rounds: options.rounds,
+        seed: options.seed,
+        granted,
+        completion_cpu,
+        run_delay_counts,
+        disturbances: quiet.report(),
+        groups,
+        own_fscrypt,
+    })
 }
 
-/// Latencies of all rounds of one combination and arm: the engine's histograms count over all of its runs.
-#[derive(Default)]
-struct Latencies {
-    p50_us: Vec<f64>,
-    p99_us: Vec<f64>,
-    completions: Vec<u64>,
-}
-
-impl Latencies {
-    fn add(&mut self, stats: &EngineStats) {
-        let quantile = |q| stats.queue_latency.quantile_ns(q).map(|ns| ns as f64 / 1000.0);
-        self.p50_us.extend(quantile(0.5));
-        self.p99_us.extend(quantile(0.99));
-        self.completions.resize(stats.completions.len(), 0);
-        for (sum, n) in self.completions.iter_mut().zip(&stats.completions) {
-            *sum += n;
+fn questions(
+    combinations: &[(usize, usize)],
+    encrypted: &[(Cipher, Encrypted)],
+    granted: &Granted,
+    arms: &Arms,
+    series: &[Vec<Series>],
+) -> Vec<Verdict> {
+    let arm = |placement| Arm::new(placement, granted.best_rank, granted.completers);
+    let (bound, unbound) = (arm(Placement::Bound), arm(Placement::Unbound));
+    let inline = Arm::new(Placement::Inline, Rank::Normal, granted.completers);
+    let mut asked = Vec::new();
+    for (group, (cipher, jobs)) in combinations.iter().enumerate() {
+        let of = |arm: Arm| arms.place(arm).map_or(&[][..], |at| series[group][at].of("mb_per_s"));
+        let floor = noise_floor(of(Arm { twin: true, ..bound }), of(bound));
+        let title = format!("{}, {jobs} job{}", encrypted[*cipher].0.name(), if *jobs == 1 { "" } else { "s" });
+        for (what, (first, before), (second, after)) in [
+            ("throughput", ("bound", bound), ("unbound", unbound)),
+            ("throughput, inline against bound", ("bound", bound), ("inline", inline)),
+        ] {
+            asked.push(Question {
+                question: format!("{title}: {what}"),
+                first: (first, of(before)),
+                second: (second, of(after)),
+                higher_is_better: true,
+                better: "faster",
+                noise_floor_percent: floor,
+            });
         }
     }
-}
-
-fn measured(series: &Series, latencies: &Latencies, counts: bool, bound: Option<&[f64]>) -> Measured {
-    let some = |values: &[f64]| (!values.is_empty()).then(|| median(values));
-    // Percent of the bound arm in the same round.
-    let gain = bound.and_then(|bound| {
-        let zero = vec![0.0; bound.len()];
-        let gains: Vec<f64> = bound.iter().zip(&series.mb_per_s).map(|(b, u)| (u / b - 1.0) * 100.0).collect();
-        paired_change(&zero, &gains)
-    });
-    Measured {
-        mb_per_s: median(&series.mb_per_s),
-        gain_over_bound_percent: gain,
-        scheduler_latency_us: counts.then(|| median(&series.scheduler_ns) / 1000.0),
-        queue_latency_us: median(&series.queue_ns) / 1000.0,
-        queue_latency_p50_us: some(&latencies.p50_us),
-        queue_latency_p99_us: some(&latencies.p99_us),
-        post_read_delay_us: median(&series.delay_ns) / 1000.0,
-        items: median(&series.items),
-        completions: per_round(&latencies.completions, series.mb_per_s.len()),
-        rounds_mb_per_s: series.mb_per_s.clone(),
-    }
+    verdicts(&asked)
 }

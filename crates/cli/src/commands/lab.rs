@@ -2,10 +2,12 @@
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use postread_lab::html::Page;
 use postread_lab::workload::{self, App};
-use postread_lab::{Cold, LabError, app_start, record, tar};
+use postread_lab::{Cipher, Cold, LabError, app_start, factors, kernel, record, tar};
 use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
@@ -19,9 +21,17 @@ use crate::text::{name_for_stderr, output_failed};
 const TRACE_MAX: usize = 64 << 20;
 /// Rounds of a whole run, and of `--quick`.
 const ROUNDS: usize = 10;
-const QUICK_ROUNDS: usize = 5;
+const KERNEL_ROUNDS: usize = 12;
+const FACTORS_ROUNDS: usize = 20;
+const QUICK_ROUNDS: usize = 3;
+const QUICK_FACTORS_ROUNDS: usize = 6;
 /// Apps of `--quick`.
 const QUICK_APPS: usize = 2;
+/// Of the two experiments in one go, which are to take four minutes: the patch's ciphers, and as many apps.
+const WHOLE_APPS: usize = 4;
+const WHOLE_CIPHERS: [Cipher; 3] = [Cipher::AesXts, Cipher::AesXtsPortable, Cipher::SpeckXts];
+/// A run of `lab factors --quick` and `lab tar --quick`.
+const QUICK_RUN: Duration = Duration::from_millis(100);
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -38,8 +48,15 @@ enum Experiment {
     AppStart(AppStartArgs),
     /// An archive is made of an encrypted tree: the fscrypt patch's experiment
     Tar(TarArgs),
+    /// One factor at a time around two anchors, and the cube of placement, rank and completion context
+    Factors(FactorsArgs),
+    /// The patches themselves, on a real kernel that runs as a process (User-Mode Linux)
+    Kernel(KernelArgs),
     /// Record a program's start as a workload (root; Linux 6.13 or later)
     Record(RecordArgs),
+    /// What `kernel` runs inside its guest
+    #[command(hide = true)]
+    Guest(GuestArgs),
 }
 
 /// What all experiments take.
@@ -48,12 +65,15 @@ struct LabOptions {
     /// Rounds: how often everything is run through each arm
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Fewer rounds and less to read: app-start in under half a minute, tar in under a minute
+    /// Fewer rounds and less to read: too few for most answers, enough to see that all works
     #[arg(long)]
     quick: bool,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
+    /// Write the report to FILE as one self-contained HTML page too
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Where to make the protected files: a directory on a disk [default: $TMPDIR, /tmp, /var/tmp or here]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -87,6 +107,28 @@ struct TarArgs {
 }
 
 #[derive(Args, Debug)]
+struct FactorsArgs {
+    #[command(flatten)]
+    options: LabOptions,
+}
+
+#[derive(Args, Debug)]
+struct KernelArgs {
+    #[command(flatten)]
+    options: LabOptions,
+    /// The User-Mode Linux kernel, or one packed by zstd [default: $POSTREAD_UML, or what tests/uml/build made]
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct GuestArgs {
+    /// What to do
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+#[derive(Args, Debug)]
 struct RecordArgs {
     /// Write the workload there instead of to standard output
     #[arg(short, long, value_name = "FILE")]
@@ -100,50 +142,90 @@ struct RecordArgs {
 }
 
 /// The results of `postread lab`: what was run.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Results {
     #[serde(skip_serializing_if = "Option::is_none")]
     app_start: Option<app_start::Report>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tar: Option<tar::Report>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    factors: Option<factors::Report>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<kernel::Report>,
+}
+
+impl Results {
+    fn to_text(&self) -> String {
+        let reports = [
+            self.app_start.as_ref().map(app_start::Report::to_text),
+            self.tar.as_ref().map(tar::Report::to_text),
+            self.factors.as_ref().map(factors::Report::to_text),
+            self.kernel.as_ref().map(kernel::Report::to_text),
+        ];
+        reports.into_iter().flatten().collect::<Vec<_>>().join("\n")
+    }
+
+    fn to_html(&self) -> String {
+        let mut page = Page::new();
+        self.app_start.iter().for_each(|report| page.app_start(report));
+        self.tar.iter().for_each(|report| page.tar(report));
+        self.factors.iter().for_each(|report| page.factors(report));
+        self.kernel.iter().for_each(|report| page.kernel(report));
+        page.finish()
+    }
 }
 
 pub(crate) fn run(args: &LabArgs) -> CommandResult {
+    let options = match &args.experiment {
+        None => &args.options,
+        Some(Experiment::AppStart(args)) => &args.options,
+        Some(Experiment::Tar(args)) => &args.options,
+        Some(Experiment::Factors(args)) => &args.options,
+        Some(Experiment::Kernel(args)) => &args.options,
+        Some(Experiment::Record(record)) => return run_record(record),
+        Some(Experiment::Guest(guest)) => {
+            kernel::guest_main(&guest.arguments).map_err(failure)?;
+            return Ok(Outcome::Good);
+        }
+    };
+    // An output that cannot be written is known before minutes are spent.
+    let html = options.html.as_deref().map(OutputFile::create).transpose()?;
+    let mut results = Results::default();
     match &args.experiment {
         None => {
-            let options = args.options.clone();
-            let app_start = run_app_start(&AppStartArgs { options: options.clone(), trace: None, direct: false })?;
+            let whole = AppStartArgs { options: options.clone(), trace: None, direct: false };
+            results.app_start = Some(run_app_start(&whole, WHOLE_APPS)?);
             if !options.json {
-                // Each table as soon as it is there.
-                print(&options, &Results { app_start: Some(app_start), tar: None })?;
-                let tar = run_tar(&TarArgs { options: options.clone(), jobs: None })?;
-                write(b"\n")?;
-                return print(&options, &Results { app_start: None, tar: Some(tar) });
+                // Each report as soon as it is there.
+                write(format!("{}\n", results.to_text()).as_bytes())?;
             }
-            let tar = run_tar(&TarArgs { options: options.clone(), jobs: None })?;
-            print(&options, &Results { app_start: Some(app_start), tar: Some(tar) })
+            let tar = run_tar(&TarArgs { options: options.clone(), jobs: None }, &WHOLE_CIPHERS)?;
+            if !options.json {
+                write(tar.to_text().as_bytes())?;
+            }
+            results.tar = Some(tar);
         }
-        Some(Experiment::AppStart(args)) => {
-            print(&args.options, &Results { app_start: Some(run_app_start(args)?), tar: None })
-        }
-        Some(Experiment::Tar(args)) => print(&args.options, &Results { app_start: None, tar: Some(run_tar(args)?) }),
-        Some(Experiment::Record(record)) => run_record(record),
+        Some(Experiment::AppStart(args)) => results.app_start = Some(run_app_start(args, usize::MAX)?),
+        Some(Experiment::Tar(args)) => results.tar = Some(run_tar(args, &Cipher::ALL)?),
+        Some(Experiment::Factors(args)) => results.factors = Some(run_factors(args)?),
+        Some(Experiment::Kernel(args)) => results.kernel = Some(run_kernel(args)?),
+        Some(Experiment::Record(_) | Experiment::Guest(_)) => {}
     }
+    if let Some(mut html) = html {
+        html.write(results.to_html().as_bytes())?;
+        html.commit()?;
+    }
+    if options.json {
+        write_report(stdout().lock(), "postread-lab-2", &results).map_err(output_failed)?;
+    } else if args.experiment.is_some() {
+        write(results.to_text().as_bytes())?;
+    }
+    Ok(Outcome::Good)
 }
 
 fn write(bytes: &[u8]) -> CommandResult {
     stdout().write_all(bytes).map_err(output_failed)?;
     Ok(Outcome::Good)
-}
-
-fn print(options: &LabOptions, results: &Results) -> CommandResult {
-    if options.json {
-        write_report(stdout().lock(), "postread-lab-1", results).map_err(output_failed)?;
-        return Ok(Outcome::Good);
-    }
-    let app_start = results.app_start.as_ref().map(app_start::Report::to_text);
-    let tar = results.tar.as_ref().map(tar::Report::to_text);
-    write([app_start, tar].into_iter().flatten().collect::<Vec<_>>().join("\n").as_bytes())
 }
 
 fn failure(error: LabError) -> Failure {
@@ -155,12 +237,10 @@ fn failure(error: LabError) -> Failure {
     }
 }
 
-fn run_app_start(args: &AppStartArgs) -> Result<app_start::Report, Failure> {
+fn run_app_start(args: &AppStartArgs, most: usize) -> Result<app_start::Report, Failure> {
     let LabOptions { rounds, quick, seed, quiet, .. } = args.options.clone();
     let mut apps = workload_of(args.trace.as_deref())?;
-    if quick {
-        apps.truncate(QUICK_APPS);
-    }
+    apps.truncate(if quick { QUICK_APPS } else { most });
     let options = app_start::Options {
         dir: directory(&args.options)?,
         apps,
@@ -173,13 +253,14 @@ fn run_app_start(args: &AppStartArgs) -> Result<app_start::Report, Failure> {
         show.line(&match progress {
             app_start::Progress::Protecting(i, n) => format!("protecting the files of app {} of {n}", i + 1),
             app_start::Progress::Starting(i, n) => format!("start {} of {n}", i + 1),
+            app_start::Progress::Accounting(i, n) => format!("ledger {} of {n}", i + 1),
         });
     });
     show.line("");
     report.map_err(failure)
 }
 
-fn run_tar(args: &TarArgs) -> Result<tar::Report, Failure> {
+fn run_tar(args: &TarArgs, ciphers: &[Cipher]) -> Result<tar::Report, Failure> {
     let LabOptions { rounds, quick, seed, quiet, .. } = args.options.clone();
     let tree = workload::parse(workload::TREE).map_err(Failure::usage)?.remove(0);
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -189,13 +270,61 @@ fn run_tar(args: &TarArgs) -> Result<tar::Report, Failure> {
         tree,
         rounds: rounds.map_or(if quick { QUICK_ROUNDS } else { ROUNDS }, |n| n as usize),
         jobs: (1..=most).filter(|jobs| jobs.is_power_of_two() || *jobs == most).collect(),
+        ciphers: ciphers.to_vec(),
+        run: if quick { QUICK_RUN } else { tar::RUN },
+        program: own_file()?,
         seed,
     };
     let show = Show::new(quiet);
     let report = tar::run(&options, |progress| {
         show.line(&match progress {
             tar::Progress::Encrypting(cipher) => format!("encrypting the tree: {}", cipher.name()),
-            tar::Progress::Archiving(i, n) => format!("archive {} of {n}", i + 1),
+            tar::Progress::Archiving(i, n) => format!("run {} of {n}", i + 1),
+            tar::Progress::Accounting(i, n) => format!("ledger {} of {n}", i + 1),
+        });
+    });
+    show.line("");
+    report.map_err(failure)
+}
+
+fn run_factors(args: &FactorsArgs) -> Result<factors::Report, Failure> {
+    let LabOptions { rounds, quick, seed, quiet, .. } = args.options.clone();
+    let options = factors::Options {
+        rounds: rounds.map_or(if quick { QUICK_FACTORS_ROUNDS } else { FACTORS_ROUNDS }, |n| n as usize),
+        run: if quick { QUICK_RUN } else { factors::RUN },
+        seed,
+    };
+    let show = Show::new(quiet);
+    let report = factors::run(&options, &mut |done, all| show.line(&format!("run {} of {all}", done + 1)));
+    show.line("");
+    report.map_err(failure)
+}
+
+fn own_file() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| Failure::environment(format!("finding this program's own file: {error}")))
+}
+
+fn run_kernel(args: &KernelArgs) -> Result<kernel::Report, Failure> {
+    let LabOptions { rounds, quick, seed, quiet, .. } = args.options.clone();
+    let mut apps = workload_of(None)?;
+    if quick {
+        apps.truncate(QUICK_APPS);
+    }
+    let tree = workload::parse(workload::TREE).map_err(Failure::usage)?.remove(0);
+    let options = kernel::Options {
+        dir: directory(&args.options)?,
+        kernel: args.kernel.clone(),
+        program: own_file()?,
+        apps,
+        tree,
+        rounds: rounds.map_or(if quick { QUICK_ROUNDS } else { KERNEL_ROUNDS }, |n| n as usize),
+        seed,
+    };
+    let show = Show::new(quiet);
+    let report = kernel::run(&options, |progress| {
+        show.line(&match progress {
+            kernel::Progress::Making => "the guest makes its file systems".to_owned(),
+            kernel::Progress::Boot(i, n) => format!("boot {} of {n}", i + 1),
         });
     });
     show.line("");

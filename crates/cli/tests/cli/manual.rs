@@ -41,7 +41,8 @@ fn pages_and_help_agree() {
     }
     // The experiments share a page.
     let help = |experiment| options(&expect(&postread(at, &["lab", experiment, "--help"]), 0));
-    let help: BTreeSet<String> = ["app-start", "tar", "record"].into_iter().flat_map(help).collect();
+    let help: BTreeSet<String> =
+        ["app-start", "tar", "factors", "kernel", "record"].into_iter().flat_map(help).collect();
     let page = fs::read_to_string(at.join("../../docs/man/postread-lab.1")).unwrap();
     assert_eq!(help, options(&page.replace('\\', "")));
 }
