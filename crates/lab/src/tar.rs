@@ -323,7 +323,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
         }
     }
     let mut ledgers = Vec::new();
-    for group in 0..combinations.len() {
+    for (group, series) in series.iter_mut().enumerate() {
         let mut of_group = Vec::new();
         for (which, runner) in runners.iter().enumerate() {
             progress(Progress::Accounting(group * runners.len() + which, combinations.len() * runners.len()));
@@ -331,7 +331,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Repo
             let pass = || ledger_pass::run(runner, || run(which, group, 1).map(|_| ()));
             of_group.push((!runner.arm.twin).then(pass).transpose()?);
             // Quantiles are of this run: the engine's histograms are over all groups.
-            series[group][which].counted(&runner.snapshot().since(&first));
+            series[which].counted(&runner.snapshot().since(&first));
         }
         ledgers.push(of_group);
     }
