@@ -286,6 +286,15 @@ impl ReadBytes {
         }
     }
 
+    /// The buffers, owned.
+    pub fn into_parts(self) -> Vec<Chunk> {
+        match self.parts {
+            Parts::None => Vec::new(),
+            Parts::One(one) => vec![one],
+            Parts::Many(all) => all,
+        }
+    }
+
     /// Bytes in all buffers.
     pub fn len(&self) -> usize {
         self.parts().iter().map(|p| p.len()).sum()

@@ -42,7 +42,12 @@
 //! assert_eq!(buf[..50], [7; 50]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! With the feature `tokio`, [`File`], [`VerifiedFile`] and [`FileReader`] are tokio's `AsyncRead` and `AsyncSeek`, on any
+//! executor. Without it, [`ReadFuture`] is a read as a future.
 
+#[cfg(feature = "tokio")]
+mod async_read;
 pub mod auto;
 mod block_on;
 pub mod block_verity;

@@ -22,12 +22,20 @@ pub struct FileReader {
     file: Arc<FileInner>,
     stream: Arc<Mutex<Stream>>,
     position: u64,
+    #[cfg(feature = "tokio")]
+    polled: crate::async_read::Polled,
 }
 
 impl OpenFile {
     /// A reader with a read-ahead of its own.
     pub fn reader(&self) -> FileReader {
-        FileReader { file: self.0.clone(), stream: Arc::default(), position: 0 }
+        FileReader {
+            file: self.0.clone(),
+            stream: Arc::default(),
+            position: 0,
+            #[cfg(feature = "tokio")]
+            polled: Default::default(),
+        }
     }
 }
 
@@ -95,6 +103,32 @@ impl FileReader {
     /// A read as a future, with this reader's read-ahead. Otherwise as [`OpenFile::read`].
     pub fn read_range(&self, offset: u64, len: u64) -> ReadFuture {
         ReadFuture::of_stream(&self.file, &self.stream, offset, len)
+    }
+
+    /// Copies bytes from `offset` on to `put`, at most `room`; 0 at the end of the file. A read that is pending at another
+    /// offset is cancelled.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_at(
+        &mut self,
+        cx: &mut std::task::Context<'_>,
+        offset: u64,
+        room: usize,
+        put: impl FnMut(&[u8]),
+    ) -> std::task::Poll<Result<usize, ReadError>> {
+        // Read-ahead keeps the source busy: there is no need to wait for more than a bio.
+        let max = room.min(self.file.engine.core.config.max_bio);
+        let begin = || ReadFuture::of_stream(&self.file, &self.stream, offset, max as u64);
+        self.polled.poll(cx, offset, room, begin, put)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn advance(&mut self, n: usize) {
+        self.position += n as u64;
     }
 
     /// Good bytes from `offset` on: all that the bio there holds, if it was read whole.

@@ -227,6 +227,17 @@ impl Seek for VerifiedFile {
     }
 }
 
+#[cfg(feature = "tokio")]
+impl VerifiedFile {
+    pub(crate) fn reader_mut(&mut self) -> &mut FileReader {
+        &mut self.reader
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.reader.position()
+    }
+}
+
 impl VerifiedFileOptions {
     /// The fs-verity digest that the file must have.
     pub fn digest(mut self, digest: FileDigest) -> Self {

@@ -165,7 +165,7 @@ impl ReadAt for Broken<'_> {
 fn blocks_that_cannot_be_read_are_found_and_repaired() {
     let f = small(5000, 4, 1);
     let data = Broken(&f.data, vec![512 * 100..512 * 103 - 1, 512 * 4999 + 5..512 * 4999 + 6]);
-    let tree = Broken(&f.tree, vec![512 * 50..512 * 50 + 1]);
+    let tree = Broken(&f.tree, std::iter::once(512 * 50..512 * 50 + 1).collect());
     let report = verify(&Device { data: &data, hash: &tree, hash_area: 0 }, &f.verifier(), TWO);
     let unreadable: Vec<_> = report.bad.iter().filter(|run| matches!(run.cause, Cause::Unreadable { .. })).collect();
     let runs: Vec<_> = unreadable.iter().map(|run| (run.area == Area::Data, run.first, run.count)).collect();

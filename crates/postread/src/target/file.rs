@@ -101,6 +101,28 @@ impl File {
         &self.file
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_next(
+        &mut self,
+        cx: &mut std::task::Context<'_>,
+        room: usize,
+        put: impl FnMut(&[u8]),
+    ) -> std::task::Poll<Result<usize>> {
+        let ready = self.reader.poll_at(cx, self.position, room, put);
+        ready.map(|read| match read {
+            Ok(n) => {
+                self.position += n as u64;
+                Ok(n)
+            }
+            Err(error) => Err(self.error(error)),
+        })
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
     fn error(&self, error: ReadError) -> Error {
         Error::from(error).about(&self.name)
     }
