@@ -78,7 +78,7 @@ struct Counts {
 
 /// A bad range of a file that failed.
 #[derive(Serialize)]
-struct Range {
+struct ReportedRange {
     offset: u64,
     length: u64,
     reason: String,
@@ -95,7 +95,7 @@ struct CheckResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    bad_ranges: Option<Vec<Range>>,
+    bad_ranges: Option<Vec<ReportedRange>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     why_no_ranges: Option<String>,
 }
@@ -319,7 +319,7 @@ fn judge(
                 let mut why = None;
                 let keep = |BadRange { offset, length, reason }| {
                     if ranges.len() < MAX_RANGES {
-                        ranges.push(Range { offset, length, reason });
+                        ranges.push(ReportedRange { offset, length, reason });
                     }
                 };
                 list_ranges(job, keep, |reason| why = Some(reason));

@@ -182,11 +182,11 @@ impl std::fmt::Debug for ReadDir {
 #[derive(Debug)]
 pub struct Walk {
     root: Vec<u8>,
-    from: From,
+    from: Visited,
 }
 
 #[derive(Debug)]
-enum From {
+enum Visited {
     File(Option<Box<Inode>>),
     Directory(Box<ImageWalk>),
 }
@@ -194,15 +194,15 @@ enum From {
 impl Walk {
     pub(super) fn new(target: Target, root: Found) -> Self {
         let from = match root.inode.is_dir() {
-            true => From::Directory(Box::new(target.image().walk(root.inode.ino))),
-            false => From::File(Some(Box::new(root.inode))),
+            true => Visited::Directory(Box::new(target.image().walk(root.inode.ino))),
+            false => Visited::File(Some(Box::new(root.inode))),
         };
         Self { root: root.path, from }
     }
 
     /// Leaves out what is in the directory that was returned last.
     pub fn skip_dir(&mut self) {
-        if let From::Directory(walk) = &mut self.from {
+        if let Visited::Directory(walk) = &mut self.from {
             walk.skip_dir();
         }
     }
@@ -213,8 +213,8 @@ impl Iterator for Walk {
 
     fn next(&mut self) -> Option<Self::Item> {
         let walk = match &mut self.from {
-            From::File(file) => return file.take().map(|inode| Ok(Entry::new(self.root.clone(), false, *inode))),
-            From::Directory(walk) => walk,
+            Visited::File(file) => return file.take().map(|inode| Ok(Entry::new(self.root.clone(), false, *inode))),
+            Visited::Directory(walk) => walk,
         };
         let visit = walk.next()?;
         let path = match visit.path.is_empty() {
