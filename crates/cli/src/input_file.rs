@@ -66,9 +66,9 @@ fn has_writer(pipe: &File, first: &mut Vec<u8>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Reads all of a file of at most `limit` bytes; `what` it is to be is said where it is longer.
+/// Reads all of a file of at most `limit` bytes; `what` names it in the error if it is longer.
 pub(crate) fn read_whole(path: &Path, limit: usize, what: &str) -> Result<Vec<u8>, Failure> {
-    // Room for all where the length is known: of a key, growing would leave copies behind.
+    // Room for all where the length is known: of a key, growing would leave copies.
     let len = path.metadata().map_or(0, |metadata| metadata.len());
     let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(limit).min(limit) + 1);
     let read = open(path)?.take(limit as u64 + 1).read_to_end(&mut bytes);

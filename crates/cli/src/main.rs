@@ -35,7 +35,7 @@ struct Cli {
     command: Command,
 }
 
-// One module a command, in `commands/`.
+// One module per command, in `commands/`.
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Compute fs-verity file digests

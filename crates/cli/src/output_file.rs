@@ -102,7 +102,7 @@ fn failure(path: &Path, error: &io::Error) -> Failure {
 }
 
 fn begin(path: &Path) -> io::Result<(File, To)> {
-    // A path that can be no file's is told now. A slash at the end would be lost with the next call.
+    // Reject a path that cannot be a file's now. A slash at the end would be lost with the next call.
     let bytes = path.as_os_str().as_bytes();
     if bytes.ends_with(b"/") || bytes.ends_with(b"/.") || path.file_name().is_none() {
         return Err(rustix::io::Errno::ISDIR.into());
@@ -120,7 +120,7 @@ fn begin(path: &Path) -> io::Result<(File, To)> {
             Err(_) => Ok((unnamed(&std::env::temp_dir())?, To::Copy(target))),
         };
     }
-    // Standard output that goes into a file: behind what is there, as `/dev/stdout` says.
+    // Standard output that goes into a file: after what is there, as `/dev/stdout` says.
     for stream in [io::stdout().as_fd(), io::stderr().as_fd()] {
         if rustix::fs::fstat(stream).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (there.dev(), there.ino())) {
             return Ok((unnamed(&std::env::temp_dir())?, To::Copy(File::from(stream.try_clone_to_owned()?))));

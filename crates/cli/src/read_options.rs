@@ -136,7 +136,7 @@ pub(crate) fn parse_range(text: &str) -> Result<ByteRange, String> {
 }
 
 impl ByteRange {
-    /// The part that lies in a file of `len` bytes. One that begins at its end or behind is an error.
+    /// The part within a file of `len` bytes. A range that begins at or past its end is an error.
     pub(crate) fn within(range: Option<Self>, len: u64) -> Result<Range<u64>, Failure> {
         let (start, end) = range.map_or((0, u64::MAX), |r| (r.start, r.end));
         if start >= len && start > 0 {

@@ -72,7 +72,7 @@ impl VerityArgs {
         Ok(())
     }
 
-    /// Whether it is said what lies beside the file, so that it is a plain file whatever is in it.
+    /// Whether options name files that go with TARGET, so that it is a plain file whatever it contains.
     pub(crate) fn is_plain(&self) -> bool {
         self.refuse_for_image().is_err()
     }

@@ -1,4 +1,4 @@
-//! `postread cat`: a file's verified bytes, and none behind the first bad one; a plain file's, or an image's.
+//! `postread cat`: prints the verified bytes of a plain file or of a file in an image, up to the first bad one.
 
 use std::ffi::OsString;
 use std::io::{self, Write};

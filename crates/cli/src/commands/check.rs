@@ -25,12 +25,12 @@ use crate::text::{complain, complain_of, escape_controls, name_for_stderr, outpu
 /// The most bad ranges of one file that a JSON report holds.
 const MAX_RANGES: usize = 1 << 16;
 
-/// Longer lines of a list are passed over to their end; behind so many bytes it is no list.
+/// Longer lines of a list are skipped to their end; after this many bytes it is not a list.
 const PASSED_OVER_MAX: u64 = 1 << 20;
 /// So many lines, none of which is a list's, and it is no list.
 const IMPROPER_MAX: u64 = 1 << 20;
 
-/// Why no range of a file that failed is told.
+/// Why no bad range of a failed file is reported.
 const NO_TREE: &str = "no bad range is known: there is no Merkle tree beside the file (the salt and the block size must \
                        be those that the list was made with: --salt, --block-size)";
 
@@ -220,14 +220,14 @@ pub(crate) fn run(args: &CheckArgs) -> CommandResult {
     });
     progress.finish();
     let ended = output.map_or(Ok(()), Output::end);
-    // What was found wrong stands, whether or not it could be told.
+    // What was found wrong counts, whether or not it could be printed.
     if let Some(Failure { outcome: failed, message }) = broken.or(ended.map_err(output_failed).err()) {
         return Err(Failure { outcome: outcome.worst(failed), message });
     }
 
     let (proper, improper) = (proper.load(Ordering::Relaxed), improper.load(Ordering::Relaxed));
     let first = first.lock().unwrap_or_else(|e| e.into_inner()).take();
-    // What ended the list is told in any case: the files behind were not looked at.
+    // What ended the list is always reported: the files after it were not checked.
     if let Some(Failure { outcome: failed, message }) = failure.lock().unwrap_or_else(|e| e.into_inner()).take() {
         outcome = outcome.worst(failed);
         complain(message);

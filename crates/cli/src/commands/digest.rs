@@ -33,7 +33,7 @@ pub(crate) struct DigestArgs {
     /// Digest all regular files beneath directories (links are not followed)
     #[arg(short, long)]
     recursive: bool,
-    /// Read more names from FILE, one a line (- for standard input)
+    /// Read more names from FILE, one per line (- for standard input)
     #[arg(long, value_name = "FILE")]
     from_list: Option<PathBuf>,
     /// Print digests only

@@ -295,7 +295,7 @@ impl ImageReport {
             if inode.is_verity() {
                 let report = verity_report(image, &inode, &path);
                 if let Err(error) = &report.1 {
-                    // A missing key is no defect of the image: it is told beside the file.
+                    // A missing key is no defect of the image: it is reported with the file.
                     if outcome_of(error) != Outcome::Key {
                         trouble(&path, error, outcome);
                     }
@@ -445,7 +445,7 @@ fn inode_report(image: &Image, inode: &Inode, path: &[u8], outcome: &mut Outcome
     let policy = context.map(|context| {
         let mut covered = Covered::default();
         covered.count(image, inode, &context);
-        // Reading a directory's names is what judges a v1 policy's key; what is wrong there is told elsewhere.
+        // Reading a directory's names is what judges a v1 policy's key; what is wrong there is reported elsewhere.
         let _ = inode.is_dir().then(|| image.names(inode));
         note_unfit(image, &context.policy, &mut judged);
         policy_report(image, &context.policy, &covered)

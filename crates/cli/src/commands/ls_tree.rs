@@ -23,7 +23,7 @@ impl Tree {
         Self { nodes: vec![top], within: vec![(0, 0)] }
     }
 
-    /// One more, in the order of a walk: each behind the directory that it is in. `path` ends with the name.
+    /// One more, in the order of a walk: each after the directory that contains it. `path` ends with the name.
     pub(super) fn add(&mut self, path: &[u8], name: &[u8], no_key: bool, ino: u32) {
         let above = path.len().saturating_sub(name.len() + 1);
         self.within.truncate(self.within.partition_point(|(len, _)| *len <= above).max(1));

@@ -1,4 +1,4 @@
-//! `postread measure`: the digest that the kernel holds a file to.
+//! `postread measure`: the digest that the kernel enforces for a file.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;

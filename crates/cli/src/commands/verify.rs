@@ -1,4 +1,4 @@
-//! `postread verify`: every bad data block and every bad tree block of a file, going on behind the first.
+//! `postread verify`: reports every bad data block and every bad tree block of a file.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -44,7 +44,7 @@ pub(crate) struct VerifyArgs {
     /// Fail a file with fs-verity that has no digest in the list
     #[arg(long, help_heading = "Images", requires = "digests")]
     pub(crate) require_digests: bool,
-    /// How many files of an image to verify at once [default: the number of CPUs]
+    /// Number of files of an image to verify at once [default: the number of CPUs]
     #[arg(long, help_heading = "Images", value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
     /// Only these bytes; the end is exclusive, and either may be left out
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
         let inputs: Vec<_> = inputs.iter().map(|(what, path)| (*what, path.as_path())).collect();
         refuse_overwriting(&[("--map", map)], &inputs)?;
     }
-    // A map that can't be written is told before the work.
+    // Report a map that can't be written before doing the work.
     let map = args.map.as_deref().map(OutputFile::create).transpose()?;
     let engine = args.read.engine()?;
     let (file, opened) = args.target.open(&engine)?;
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
     }
     verify.fill_map(range.end, RangeStatus::Finished, range.start);
     verify.fill_map(file.len(), RangeStatus::NonTried, range.start);
-    // The verdict is told whatever becomes of the map.
+    // The verdict is printed whatever becomes of the map.
     let mapped = map.map_or(Ok(()), |mut map| {
         let text = verify.map.as_ref().map(RescueMap::to_text).unwrap_or_default();
         map.write(text.as_bytes())?;
@@ -217,7 +217,7 @@ impl Verify<'_> {
         }
         let from = if self.mapped == 0 { self.args.range.map_or(0, |range| range.start) } else { 0 };
         self.fill_map(part.range.start, RangeStatus::Finished, from);
-        // A block under a bad hash block may be good: nobody can tell.
+        // A block under a bad hash block may be good, but there is no way to know.
         let hidden = tree.is_some() || matches!(part.status, BlockStatus::Input { .. });
         self.fill_map(part.range.end, if hidden { RangeStatus::NonTried } else { RangeStatus::Bad }, 0);
 

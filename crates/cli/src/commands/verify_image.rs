@@ -28,10 +28,10 @@ use postread::Progress as _;
 
 /// How far a file may be ahead of the first that is not done. Results are kept that long, as they come in path order.
 const AHEAD_MAX: usize = 256;
-/// What one file may have to tell before its turn; then it waits.
+/// How much output one file may buffer before its turn; then it waits.
 const KEPT_MAX: usize = 1024;
 
-/// Whether the target is an image and not a plain file: it is said so, or it begins like one.
+/// Whether the target is an image and not a plain file: an option says so, or it begins like one.
 pub(super) fn is_image(args: &VerifyArgs) -> Result<bool, Failure> {
     if !args.paths.is_empty() || args.image.given() || args.digests.is_some() {
         return Ok(true);
@@ -126,7 +126,7 @@ struct Shared {
     /// Of the good ones, those for which no digest was given.
     self_consistent: u64,
     broken: Option<io::Error>,
-    /// The file whose results are told now, by its place among all.
+    /// The file whose results are being printed, by its place among all.
     turn: usize,
     /// Results of files that are done before their turn.
     kept: BTreeMap<usize, Vec<Event>>,
@@ -137,10 +137,10 @@ struct Job {
     ino: u32,
 }
 
-/// Something to tell.
+/// Something to print.
 type Event = Box<dyn FnOnce(&mut Shared) + Send>;
 
-/// What one file has to tell: told at once if it is its turn, else kept until then.
+/// The output of one file: printed at once if it is its turn, else kept until then.
 struct Teller<'v, 'a> {
     verify: &'v Verify<'a>,
     index: usize,
@@ -185,7 +185,7 @@ struct Verify<'a> {
     list_given: bool,
     progress: &'a Progress,
     shared: Mutex<Shared>,
-    /// Told when it is another file's turn.
+    /// Notified when it is another file's turn.
     turned: Condvar,
 }
 
