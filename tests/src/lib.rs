@@ -15,7 +15,7 @@ mod random;
 mod uml;
 
 pub use image::{Mount, unpack_image};
-pub use oracle::kernel_oracle;
+pub use oracle::{emulator_oracle, kernel_oracle};
 pub use random::{Random, noise};
 pub use uml::{KernelRun, Uml};
 

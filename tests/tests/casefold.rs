@@ -8,7 +8,7 @@ use postread::image::{Follow, Image, ImageError, Names};
 use postread_fscrypt::{Keyring, MasterKey, NameKey, dirhash};
 use postread_fsimage::ext4::{DirHash, Options, casefold, casefold_for_hash};
 use postread_io::MemorySource;
-use postread_tests::{Random, kernel_oracle, require_tool, seed, unpack_image};
+use postread_tests::{Random, emulator_oracle, require_tool, seed, unpack_image};
 
 fn keyring() -> Keyring {
     let bytes: Vec<u8> = (0..64u8).map(|i| i.wrapping_mul(7).wrapping_add(1)).collect();
@@ -161,7 +161,8 @@ xfs_io -c "set_encpolicy -v 2 -c 1 -n 4 -f 3 $id" m/d; echo x > m/d/first
 perl -e '$/ = "\0"; while (<STDIN>) {{ chomp; link("m/d/first", "m/d/$_") or die "$_: $!" }}' < /mnt/out/names
 umount m; cp --sparse=always i.img /mnt/out/"#
     );
-    let Some(run) = kernel_oracle(&script, &[("names", list.path())]) else { return };
+    // Since 6.14 Linux decrypts every name of the directory before it makes one that is not there.
+    let Some(run) = emulator_oracle(&script, &[("names", list.path())]) else { return };
     let mut found = check_hashes(&open(std::fs::read(run.dir().join("i.img")).unwrap()), b"/d");
     names.push(b"first".to_vec());
     names.sort();

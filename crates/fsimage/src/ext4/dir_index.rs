@@ -22,11 +22,12 @@ pub(crate) struct DirIndex {
 }
 
 impl DirIndex {
-    /// Reads the index of a directory. Nothing if it has none, or one that Linux does not use.
+    /// Reads the index of a directory. Nothing if it has none, or one that Linux does not rely on: since 6.14 it searches
+    /// every block of a directory that folds case for a name that the index does not find.
     pub(crate) fn read(fs: &Ext4, dir: &Inode) -> Option<Self> {
         let superblock = fs.superblock();
         let indexed = dir.flags.contains(InodeFlags::INDEX) && superblock.compat.contains(Compat::DIR_INDEX);
-        if !indexed || dir.has_inline_data() || (dir.is_casefolded() && dir.is_encrypted()) {
+        if !indexed || dir.has_inline_data() || dir.is_casefolded() {
             return None;
         }
         let hash @ NameHash::Computed { version: 0..=5, .. } = fs.name_hash(dir).ok()? else { return None };
