@@ -17,7 +17,7 @@ bitflags::bitflags! {
         /// it runs. Their own start is regulated as usual. Means nothing for an unbound queue. Bit 5, as
         /// `WQ_CPU_INTENSIVE`.
         const CPU_INTENSIVE = 1 << 5;
-        /// Bound: an item runs on the CPU that it was queued on . Bit 8, as `WQ_PERCPU` of Linux 6.17.
+        /// Bound: an item runs on the CPU that it was queued on. Bit 8, as `WQ_PERCPU` of Linux 6.17.
         const PERCPU = 1 << 8;
     }
 }

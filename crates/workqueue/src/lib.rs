@@ -1,6 +1,6 @@
 //! Kernel-style workqueues in user space: bound and unbound queues over worker pools that a process shares, high
 //! priority, ordered queues, delayed work, limits per queue (`max_active`), affinity scopes, flush, drain, cancel, disable,
-//! rescuers, a watchdog, and latency statistics that are always on. The words are those of Linux' `kernel/workqueue.c`,
+//! rescuers, a watchdog, and latency statistics that are always on. The words are those of Linux's `kernel/workqueue.c`,
 //! and so are the contracts: return values, order, memory order.
 //!
 //! - A [`Workqueue`] is what a flush covers, what limits count and what statistics sum. It owns no threads, and a process

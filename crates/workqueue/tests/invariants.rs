@@ -501,6 +501,9 @@ fn i15_disable_nests() {
                 }
             });
             assert!(work.enable().is_err(), "it is not disabled");
+            assert!(!work.disable(), "nothing was pending");
+            assert!(!wq.queue(&work), "{flags:?}: queued though disabled once");
+            assert!(work.enable().unwrap());
             assert!(wq.queue(&work));
             gate.entered.recv().unwrap();
             assert!(wq.queue(&work), "pending while it runs");

@@ -55,7 +55,8 @@ impl File {
         &self.metadata
     }
 
-    /// What every byte is verified against, and why that is trusted; `None` for a file without fs-verity.
+    /// The descriptor that every byte is checked against; `None` for a file without fs-verity. Its `file_digest()` is the
+    /// file's fs-verity digest, and `trust().is_verified()` says whether you vouched for it.
     pub fn trusted(&self) -> Option<&TrustedDescriptor> {
         self.file.trusted()
     }

@@ -48,8 +48,9 @@ use crate::trusted::TrustedDigests;
 /// An image, a disk or a block device with a file system in it, ready to be read by path.
 ///
 /// Paths begin at the root of the file system. Symbolic links are followed within it, and never lead out. A file with
-/// fs-verity is verified as it is read, against the digest that [`Builder::trusted`] gave for it, else against its own
-/// descriptor; no byte that was not verified comes out. What is encrypted is decrypted with the keys that the builder got.
+/// fs-verity is checked as it is read: against the digest that [`Builder::trusted`] gave for it, or else against the image's
+/// own descriptor, which makes it only self-consistent ([`Builder::require_digests`] refuses the latter). No byte that fails
+/// the check is returned. What is encrypted is decrypted with the keys that the builder got.
 ///
 /// Cloning is cheap; clones share caches, and may be used by several threads.
 #[derive(Clone)]
