@@ -41,6 +41,18 @@ fn listing(dir: &Path) -> String {
     expect(&output, 0)
 }
 
+/// Runs the program, which is killed as it enters a call for the `n`th time.
+fn killed_at(strace: &Path, dir: &Path, out: &str, args: &[&str], call: &str, n: usize) -> Output {
+    let inject = format!("inject={call}:signal=SIGKILL:when={n}");
+    let mut command = Command::new(strace);
+    command.current_dir(dir).args(["-f", "-qqq", "-o", "/dev/null", "-e", &format!("trace={call}"), "-e", &inject]);
+    // Of files that are opened, those in the directory itself.
+    if call.starts_with("openat") {
+        command.arg("-P").arg(dir.join(out));
+    }
+    command.arg(env!("CARGO_BIN_EXE_postread")).args(args).output().unwrap()
+}
+
 fn fill(tree: &Path) {
     fs::create_dir_all(tree.join("d/inner")).unwrap();
     for (name, size) in [("small", 100), ("blocks", 9000), ("d/large", 3 << 20), ("d/inner/x", 1), ("empty", 0)] {
@@ -75,26 +87,8 @@ fn killed_at_any_call_the_next_run_completes() {
     let mut command = Command::new(mke2fs);
     command.current_dir(&dir).args(["-q", "-F", "-t", "ext4", "-d", "tree", "image", "16M"]);
     postread_tests::run(&mut command);
-    let killed_at = |call: &str, n: usize| -> Output {
-        let inject = format!("inject={call}:signal=SIGKILL:when={n}");
-        let mut command = Command::new(&strace);
-        command.current_dir(&dir).args([
-            "-f",
-            "-qqq",
-            "-o",
-            "/dev/null",
-            "-e",
-            &format!("trace={call}"),
-            "-e",
-            &inject,
-        ]);
-        // Of files that are opened, those in the directory itself.
-        if call.starts_with("openat") {
-            command.args(["-P", dir.path().join("out").to_str().unwrap()]);
-        }
-        command.arg(env!("CARGO_BIN_EXE_postread")).args(["extract", "-q", "image", "-C", "out", "--jobs=1"]);
-        command.output().unwrap()
-    };
+    let killed_at =
+        |call, n| killed_at(&strace, dir.path(), "out", &["extract", "-q", "image", "-C", "out", "--jobs=1"], call, n);
     let extract = |out: &str| postread(dir.path(), &["extract", "-q", "image", "-C", out]);
     expect(&extract("good"), 0);
     let (good, out) = (listing(&dir.path().join("good")), dir.path().join("out"));
@@ -134,4 +128,43 @@ fn killed_at_any_call_the_next_run_completes() {
     }
     // Each file alone takes several.
     assert!(kills > 50, "{kills}");
+}
+
+/// The same of saving: what an interrupted run leaves is completed, and restored as the image has it.
+#[test]
+fn a_save_that_was_killed_is_completed() {
+    let Some(strace) = postread_tests::require_tool("strace") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let save = ["extract", "-q", "--ciphertext", &image, "/enc", "-C", "saved"];
+    let trial = killed_at(&strace, dir.path(), "saved", &save, "getpid", 60_000);
+    if !trial.status.success() {
+        return postread_tests::skip(format!("strace: {}", stderr(&trial)));
+    }
+    let saved = dir.path().join("saved");
+    let manifest_of = || fs::read(saved.join("manifest.jsonl"));
+    let good = manifest_of().unwrap();
+    fs::remove_dir_all(&saved).unwrap();
+    let mut kills = 0;
+    for call in ["mkdirat", "linkat", "ftruncate", "pwrite64", "utimensat", "write"] {
+        // Files are alike: some of them stand for all.
+        for n in (1..).step_by(13) {
+            let killed = killed_at(&strace, dir.path(), "saved", &save, call, n);
+            if killed.status.signal() != Some(9) {
+                fs::remove_dir_all(&saved).unwrap();
+                break;
+            }
+            kills += 1;
+            // The manifest is whole, or not there.
+            assert!(manifest_of().map_or(true, |found| found == good), "{call} {n}");
+            expect(&postread(dir.path(), &save), 0);
+            assert!(manifest_of().unwrap() == good, "{call} {n}");
+            let restore = ["extract", "-q", "--from-ciphertext", "saved", "-C", "restored", "--key", &key];
+            expect(&postread(dir.path(), &restore), 0);
+            assert_eq!(manifest(&dir.path().join("restored")), text_of("tree.manifest"), "{call} {n}");
+            fs::remove_dir_all(&saved).unwrap();
+            fs::remove_dir_all(dir.path().join("restored")).unwrap();
+        }
+    }
+    assert!(kills > 10, "{kills}");
 }
