@@ -9,6 +9,7 @@ use postread_blockcrypt::sm4::Sm4Xts;
 use postread_blockcrypt::xts::AesXts;
 
 use crate::iv::IvBase;
+use crate::wiped::wiping;
 use crate::{Context, DataError, KeyError, MasterKey, Mode};
 
 /// What a file system knows of an inode that goes into keys and IVs.
@@ -31,7 +32,8 @@ enum Cipher {
 
 /// The key of a regular file's contents.
 pub struct ContentsKey {
-    cipher: Cipher,
+    /// In a box, as moving it would leave a copy.
+    cipher: Box<Cipher>,
     iv: IvBase,
     unit_size: usize,
 }
@@ -56,24 +58,28 @@ impl ContentsKey {
     ) -> Result<ContentsKey, KeyError> {
         let mode = context.policy.contents;
         let key = master.encryption_key(context, &facts.fs_uuid, mode, true)?;
-        let refused = cipher_key_error(mode);
-        let cipher = match mode {
-            Mode::Aes256Xts => Cipher::AesXts(AesXts::with_platform(&key, platform).map_err(refused)?),
-            Mode::Aes128CbcEssiv => Cipher::AesCbcEssiv(AesCbcEssiv::with_platform(&key, platform).map_err(refused)?),
-            Mode::Sm4Xts => Cipher::Sm4Xts(Sm4Xts::with_platform(&key, platform).map_err(refused)?),
-            Mode::Adiantum => {
-                Cipher::Adiantum(Adiantum::with_platform(Stream::XChaCha12, &key, platform).map_err(refused)?)
-            }
-            // A parsed context pairs no other mode with contents; one built by hand may.
-            Mode::Aes256Cts | Mode::Aes128Cts | Mode::Sm4Cts | Mode::Aes256Hctr2 => {
-                return Err(KeyError::NotForContents(mode));
-            }
-        };
+        let cipher = wiping(|| Self::cipher(mode, &key, platform))?;
         let unit_size = context.policy.data_unit_size(facts.block_size);
         if unit_size > facts.block_size {
             return Err(KeyError::DataUnit { unit: unit_size, block: facts.block_size });
         }
         Ok(ContentsKey { cipher, iv: IvBase::new(master, context, facts.ino)?, unit_size })
+    }
+
+    fn cipher(mode: Mode, key: &[u8], platform: Platform) -> Result<Box<Cipher>, KeyError> {
+        let refused = cipher_key_error(mode);
+        Ok(Box::new(match mode {
+            Mode::Aes256Xts => Cipher::AesXts(AesXts::with_platform(key, platform).map_err(refused)?),
+            Mode::Aes128CbcEssiv => Cipher::AesCbcEssiv(AesCbcEssiv::with_platform(key, platform).map_err(refused)?),
+            Mode::Sm4Xts => Cipher::Sm4Xts(Sm4Xts::with_platform(key, platform).map_err(refused)?),
+            Mode::Adiantum => {
+                Cipher::Adiantum(Adiantum::with_platform(Stream::XChaCha12, key, platform).map_err(refused)?)
+            }
+            // A parsed context pairs no other mode with contents; one built by hand may.
+            Mode::Aes256Cts | Mode::Aes128Cts | Mode::Sm4Cts | Mode::Aes256Hctr2 => {
+                return Err(KeyError::NotForContents(mode));
+            }
+        }))
     }
 
     /// Bytes of a data unit: what is decrypted starts and ends at multiples of it.
@@ -86,7 +92,7 @@ impl ContentsKey {
     pub fn decrypt(&self, data: &mut [u8], first_unit: u64) -> Result<(), DataError> {
         self.check(data.len(), first_unit)?;
         let (unit, iv) = (self.unit_size, &self.iv);
-        let done = match &self.cipher {
+        let done = match &*self.cipher {
             Cipher::AesXts(cipher) => cipher.decrypt_units_with(data, unit, |i| iv.short(first_unit + i)),
             Cipher::AesCbcEssiv(cipher) => cipher.decrypt_units_with(data, unit, |i| iv.short(first_unit + i)),
             Cipher::Sm4Xts(cipher) => cipher.decrypt_units_with(data, unit, |i| iv.short(first_unit + i)),
@@ -99,7 +105,7 @@ impl ContentsKey {
     pub fn encrypt(&self, data: &mut [u8], first_unit: u64) -> Result<(), DataError> {
         self.check(data.len(), first_unit)?;
         let (unit, iv) = (self.unit_size, &self.iv);
-        let done = match &self.cipher {
+        let done = match &*self.cipher {
             Cipher::AesXts(cipher) => cipher.encrypt_units_with(data, unit, |i| iv.short(first_unit + i)),
             Cipher::AesCbcEssiv(cipher) => cipher.encrypt_units_with(data, unit, |i| iv.short(first_unit + i)),
             Cipher::Sm4Xts(cipher) => cipher.encrypt_units_with(data, unit, |i| iv.short(first_unit + i)),

@@ -10,6 +10,8 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+use crate::wiped::wiping;
+
 /// The most memory that a protector may ask for: 4 GiB in KiB. The tool itself takes at most half of the machine's.
 const MEMORY_MAX_KIB: i64 = 4 << 20;
 /// The most passes and lanes, far beyond what the tool chooses.
@@ -175,9 +177,10 @@ impl Protector {
         let params = argon2::Params::new(self.memory_kib as u32, self.time as u32, parallelism as u32, Some(32))
             .map_err(|_| costs())?;
         let argon2 = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
-        let mut key = Zeroizing::new([0; 32]);
-        argon2.hash_password_into(passphrase, &self.salt, &mut key[..]).map_err(|_| costs())?;
-        self.unlock_with_raw(&key)
+        // On the heap, as the stack keeps what was moved.
+        let mut key = Zeroizing::new(vec![0; 32]);
+        wiping(|| argon2.hash_password_into(passphrase, &self.salt, &mut key)).map_err(|_| costs())?;
+        self.unlock_with_raw(key.as_slice().try_into().expect("32 bytes"))
     }
 
     /// Unlocks with the 32-byte key of a raw-key protector.
@@ -189,8 +192,8 @@ impl Protector {
     }
 
     fn unlock_with_raw(&self, key: &[u8; 32]) -> Result<ProtectorKey, ToolError> {
-        let key =
-            self.wrapped.unwrap_with(key).ok_or_else(|| ToolError::WrongKey { protector: self.descriptor.clone() })?;
+        let key = wiping(|| self.wrapped.unwrap_with(key))
+            .ok_or_else(|| ToolError::WrongKey { protector: self.descriptor.clone() })?;
         Ok(ProtectorKey { descriptor: self.descriptor.clone(), key })
     }
 }
@@ -232,7 +235,8 @@ impl ToolPolicy {
         let (name, wrapped) = self.wrapped.iter().find(|(name, _)| *name == protector.descriptor)?;
         let key: Option<&[u8; 32]> = protector.key.as_slice().try_into().ok();
         Some(
-            key.and_then(|key| wrapped.unwrap_with(key)).ok_or_else(|| ToolError::WrongKey { protector: name.clone() }),
+            key.and_then(|key| wiping(|| wrapped.unwrap_with(key)))
+                .ok_or_else(|| ToolError::WrongKey { protector: name.clone() }),
         )
     }
 }

@@ -9,6 +9,8 @@ use hmac::{Hmac, Mac};
 use sha2::Sha512;
 use zeroize::Zeroizing;
 
+use crate::wiped::wiping;
+
 const ROUNDS: u32 = 0xffff;
 
 /// A slot.
@@ -29,6 +31,10 @@ impl HomedSlot {
     /// What the slot decrypts to with a passphrase: the master key, if the passphrase is the right one. The slot cannot
     /// tell: compare the key's descriptor with that of the directory's policy.
     pub fn unlock(&self, passphrase: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        wiping(|| self.decrypt(passphrase))
+    }
+
+    fn decrypt(&self, passphrase: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let derived = pbkdf2_sha512(passphrase, &self.salt)?;
         let aes = aes::Aes256::new_from_slice(&derived[..32]).ok()?;
         let mut key = Zeroizing::new(self.encrypted.clone());

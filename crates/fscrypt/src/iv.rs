@@ -3,6 +3,7 @@
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
+use crate::wiped::wiping;
 use crate::{Context, DataError, IvScheme, KeyError, MasterKey};
 
 /// What all IVs of one inode have in common.
@@ -29,9 +30,11 @@ impl IvBase {
             }
             IvScheme::InoLblk32 => {
                 u32::try_from(ino).map_err(|_| KeyError::InodeNumber(ino))?;
-                let mut hasher = SipHasher24::new_with_key(&master.inode_hash_key());
-                hasher.write(&ino.to_le_bytes());
-                hashed_ino = hasher.finish() as u32;
+                hashed_ino = wiping(|| {
+                    let mut hasher = SipHasher24::new_with_key(&master.inode_hash_key());
+                    hasher.write(&ino.to_le_bytes());
+                    hasher.finish() as u32
+                });
             }
         }
         Ok(IvBase { zero, scheme, hashed_ino })

@@ -46,6 +46,7 @@ mod mode;
 mod name_evidence;
 mod names;
 mod no_key_name;
+mod wiped;
 
 pub use contents::{ContentsKey, InodeFacts};
 pub use context::{Context, IvScheme, KeySpecifier, NONCE_SIZE, Policy};

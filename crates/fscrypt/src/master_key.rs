@@ -10,6 +10,7 @@ use sha2::{Digest, Sha512};
 use zeroize::Zeroizing;
 
 use crate::hw_wrapped::HwKdf;
+use crate::wiped::wiping;
 use crate::{Context, IvScheme, KeyError, KeySpecifier, Mode, Policy};
 
 /// `HKDF_CONTEXT_*` of `fs/crypto/fscrypt_private.h`.
@@ -29,9 +30,10 @@ pub struct MasterKey {
     /// The key as given. Of a hardware-wrapped key, the software secret: what takes the master key's place.
     secret: Zeroizing<Vec<u8>>,
     /// Of a hardware-wrapped key, the key for inline encryption of contents.
-    inline_key: Option<Zeroizing<[u8; 64]>>,
+    inline_key: Option<Box<Zeroizing<[u8; 64]>>>,
     identifier: KeySpecifier,
-    hkdf: Hkdf<Sha512>,
+    /// In a box, as moving it would leave a copy.
+    hkdf: Box<Hkdf<Sha512>>,
 }
 
 impl MasterKey {
@@ -40,20 +42,22 @@ impl MasterKey {
         if !(16..=64).contains(&key.len()) {
             return Err(KeyError::MasterKeyLength(key.len()));
         }
-        Ok(Self::with_secret(key, None, hkdf_context::KEY_IDENTIFIER_FOR_RAW_KEY))
+        Ok(wiping(|| Self::with_secret(key, None, hkdf_context::KEY_IDENTIFIER_FOR_RAW_KEY)))
     }
 
     /// The raw form of a hardware-wrapped key: 32 bytes that hardware would never show, from which it derives the
     /// key for contents and a secret for all else.
     pub fn hardware_wrapped(raw: &[u8], kdf: HwKdf) -> Result<MasterKey, KeyError> {
         let raw: &[u8; 32] = raw.try_into().map_err(|_| KeyError::MasterKeyLength(raw.len()))?;
-        let secret = kdf.software_secret(raw);
-        let inline_key = Some(kdf.inline_encryption_key(raw));
-        Ok(Self::with_secret(&*secret, inline_key, hkdf_context::KEY_IDENTIFIER_FOR_HW_WRAPPED_KEY))
+        Ok(wiping(|| {
+            let secret = kdf.software_secret(raw);
+            let inline_key = Some(Box::new(kdf.inline_encryption_key(raw)));
+            Self::with_secret(&*secret, inline_key, hkdf_context::KEY_IDENTIFIER_FOR_HW_WRAPPED_KEY)
+        }))
     }
 
-    fn with_secret(secret: &[u8], inline_key: Option<Zeroizing<[u8; 64]>>, identifier_context: u8) -> MasterKey {
-        let hkdf = Hkdf::<Sha512>::new(None, secret);
+    fn with_secret(secret: &[u8], inline_key: Option<Box<Zeroizing<[u8; 64]>>>, identifier_context: u8) -> MasterKey {
+        let hkdf = Box::new(Hkdf::<Sha512>::new(None, secret));
         let mut identifier = [0; 16];
         expand(&hkdf, identifier_context, &[], &mut identifier);
         let identifier = KeySpecifier::Identifier(identifier);
@@ -68,7 +72,7 @@ impl MasterKey {
     /// The descriptor that tools give a key by convention: the first 8 bytes of SHA-512 of its SHA-512. A v1 policy
     /// may name the key by any other 8 bytes.
     pub fn conventional_descriptor(&self) -> KeySpecifier {
-        let twice = Sha512::digest(Sha512::digest(&*self.secret));
+        let twice = wiping(|| Sha512::digest(Sha512::digest(&*self.secret)));
         let mut descriptor = [0; 8];
         descriptor.copy_from_slice(&twice[..8]);
         KeySpecifier::Descriptor(descriptor)
@@ -104,7 +108,7 @@ impl MasterKey {
         }
         match (policy.version, policy.iv_scheme()) {
             (1, IvScheme::DirectKey) => key.copy_from_slice(&self.secret[..mode.key_size()]),
-            (1, _) => v1_per_file_key(&self.secret, &context.nonce, &mut key),
+            (1, _) => wiping(|| v1_per_file_key(&self.secret, &context.nonce, &mut key)),
             (_, IvScheme::PerFileKey) => self.expand(hkdf_context::PER_FILE_ENC_KEY, &context.nonce, &mut key),
             (_, IvScheme::DirectKey) => self.expand(hkdf_context::DIRECT_KEY, &[mode.number()], &mut key),
             (_, IvScheme::InoLblk64) => self.per_mode_key(hkdf_context::IV_INO_LBLK_64_KEY, mode, fs_uuid, &mut key),
@@ -145,7 +149,7 @@ impl MasterKey {
     }
 
     fn expand(&self, context: u8, info: &[u8], out: &mut [u8]) {
-        expand(&self.hkdf, context, info, out);
+        wiping(|| expand(&self.hkdf, context, info, out));
     }
 }
 

@@ -10,6 +10,7 @@ use postread_blockcrypt::sm4::Sm4CbcCts;
 
 use crate::contents::{InodeFacts, cipher_key_error};
 use crate::iv::IvBase;
+use crate::wiped::wiping;
 use crate::{Context, DataError, KeyError, MasterKey, Mode};
 
 /// The longest name, plain or encrypted.
@@ -26,7 +27,8 @@ enum Cipher {
 
 /// The key of a directory's entries, or of a symbolic link's target.
 pub struct NameKey {
-    cipher: Cipher,
+    /// In a box, as moving it would leave a copy.
+    cipher: Box<Cipher>,
     iv: IvBase,
     padding: usize,
 }
@@ -46,19 +48,23 @@ impl NameKey {
     ) -> Result<NameKey, KeyError> {
         let mode = context.policy.names;
         let key = master.encryption_key(context, &facts.fs_uuid, mode, false)?;
-        let refused = cipher_key_error(mode);
-        let cipher = match mode {
-            Mode::Aes256Cts | Mode::Aes128Cts => {
-                Cipher::AesCts(AesCbcCts::with_platform(&key, platform).map_err(refused)?)
-            }
-            Mode::Sm4Cts => Cipher::Sm4Cts(Sm4CbcCts::with_platform(&key, platform).map_err(refused)?),
-            Mode::Adiantum => {
-                Cipher::Adiantum(Adiantum::with_platform(Stream::XChaCha12, &key, platform).map_err(refused)?)
-            }
-            Mode::Aes256Hctr2 => Cipher::AesHctr2(AesHctr2::with_platform(&key, platform).map_err(refused)?),
-            Mode::Aes256Xts | Mode::Aes128CbcEssiv | Mode::Sm4Xts => return Err(KeyError::NotForNames(mode)),
-        };
+        let cipher = wiping(|| Self::cipher(mode, &key, platform))?;
         Ok(NameKey { cipher, iv: IvBase::new(master, context, facts.ino)?, padding: context.policy.padding() })
+    }
+
+    fn cipher(mode: Mode, key: &[u8], platform: Platform) -> Result<Box<Cipher>, KeyError> {
+        let refused = cipher_key_error(mode);
+        Ok(Box::new(match mode {
+            Mode::Aes256Cts | Mode::Aes128Cts => {
+                Cipher::AesCts(AesCbcCts::with_platform(key, platform).map_err(refused)?)
+            }
+            Mode::Sm4Cts => Cipher::Sm4Cts(Sm4CbcCts::with_platform(key, platform).map_err(refused)?),
+            Mode::Adiantum => {
+                Cipher::Adiantum(Adiantum::with_platform(Stream::XChaCha12, key, platform).map_err(refused)?)
+            }
+            Mode::Aes256Hctr2 => Cipher::AesHctr2(AesHctr2::with_platform(key, platform).map_err(refused)?),
+            Mode::Aes256Xts | Mode::Aes128CbcEssiv | Mode::Sm4Xts => return Err(KeyError::NotForNames(mode)),
+        }))
     }
 
     /// Decrypts a name as a directory entry stores it. `.` and `..` are stored plain: don't pass them.
@@ -127,7 +133,7 @@ impl NameKey {
             return Err(DataError::NameTooShort(ciphertext.len()));
         }
         let mut name = ciphertext.to_vec();
-        let done = match &self.cipher {
+        let done = match &*self.cipher {
             Cipher::AesCts(cipher) => cipher.decrypt(&self.iv.short(0), &mut name),
             Cipher::Sm4Cts(cipher) => cipher.decrypt(&self.iv.short(0), &mut name),
             Cipher::Adiantum(cipher) => cipher.decrypt(&self.iv.long(0), &mut name),
@@ -144,7 +150,7 @@ impl NameKey {
         }
         let mut out = name.to_vec();
         out.resize(padded, 0);
-        let done = match &self.cipher {
+        let done = match &*self.cipher {
             Cipher::AesCts(cipher) => cipher.encrypt(&self.iv.short(0), &mut out),
             Cipher::Sm4Cts(cipher) => cipher.encrypt(&self.iv.short(0), &mut out),
             Cipher::Adiantum(cipher) => cipher.encrypt(&self.iv.long(0), &mut out),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -32,18 +32,33 @@ print('RESULT', found, scanned)
 
 /// How often `needles` are in the memory of the program when it ends; `None` where the program could not be stopped there.
 fn residue(dir: &Path, args: &[&str], stdin: Option<&str>, needles: &[&[u8]]) -> Option<usize> {
+    residue_after(dir, args, stdin, needles, |_| ())
+}
+
+/// The same, with something done while the program runs.
+fn residue_after(
+    dir: &Path,
+    args: &[&str],
+    stdin: Option<&str>,
+    needles: &[&[u8]],
+    meanwhile: impl FnOnce(&mut Child),
+) -> Option<usize> {
     fs::write(dir.join("scan.py"), SCAN).unwrap();
     let stdin = stdin.map_or(String::new(), |file| format!(" < {file}"));
     let run = format!("run {}{stdin} > /dev/null 2>&1", args.join(" "));
-    let output = Command::new("gdb")
+    let mut gdb = Command::new("gdb")
         .current_dir(dir)
         .env("NEEDLES", needles.iter().map(hex::encode).collect::<Vec<_>>().join(" "))
         .args(["-q", "-batch", "-nx", "-readnever", "-ex", "set confirm off", "-ex", "set debuginfod enabled off"])
         .args(["-ex", "catch syscall exit_group", "-ex", &run, "-ex", "source scan.py", "-ex", "kill"])
         .args(["--args", env!("CARGO_BIN_EXE_postread")])
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
+    meanwhile(&mut gdb);
+    let output = gdb.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let result = text.lines().find_map(|line| line.strip_prefix("RESULT "));
     let Some((found, scanned)) = result.and_then(|result| result.split_once(' ')) else {
@@ -79,6 +94,127 @@ fn no_passphrase_is_left_in_memory() {
         }
     }
     assert!(left.is_empty(), "{left:#?}");
+}
+
+/// Each way a master key comes in, and each kind of use. Sixteen bytes of it are a trace already.
+#[test]
+fn no_master_key_is_left_in_memory() {
+    let Some(_) = postread_tests::require_tool("gdb") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let [key64, key32] = ["key64.bin", "key32.bin"].map(key);
+    let whole = fs::read(&key64).unwrap();
+    assert!(whole.starts_with(&fs::read(&key32).unwrap()));
+    let needles: Vec<&[u8]> = whole.chunks(16).collect();
+    let [v2, v1, direct, tool] =
+        ["xts-pad16", "v1-xts", "v1-direct", "fscrypt-tool"].map(|name| unpack(dir.path(), name));
+    let lblk32 = unpack(dir.path(), "lblk32");
+    let casefold = unpack(dir.path(), "casefold-enc");
+    let (of_v1, of_direct) = (format!("0000111122223333={key64}"), format!("0000111122223333={key32}"));
+    let ways: [(&[&str], Option<&str>, i32); 16] = [
+        (&["key", "id", &key64], None, 0),
+        (&["key", "id", "-"], Some(&key64), 0),
+        (&["key", "id", "--hw-wrapped", &key32], None, 0),
+        (&["cat", &v2, "/enc/f4096", "--key", &key64], None, 0),
+        (&["cat", &v2, "/enc/f4096", "--key", "-"], Some(&key64), 0),
+        (&["cat", &v1, "/enc/f4096", "--key", &of_v1], None, 0),
+        (&["cat", &direct, "/enc/f4096", "--key", &of_direct], None, 0),
+        (&["cat", &tool, "/raw/secret", "--key", &key32], None, 0),
+        (&["cat", &v2, "/enc/f4096", "--hw-wrapped-key", &key32], None, 3),
+        (&["ls", "-R", &v1, "--key", &of_v1], None, 0),
+        (&["ls", "-R", &lblk32, "--key", &key64], None, 0),
+        (&["ls", "-R", &casefold, "--key", &key64], None, 0),
+        (&["inspect", &v1, "--key", &of_v1], None, 0),
+        (&["extract", "-q", &v2, "/enc", "-C", "bound", "--queue", "bound", "--key", &key64], None, 0),
+        (&["extract", "-q", &v1, "/enc", "-C", "v1", "--queue", "unbound", "--key", &of_v1], None, 0),
+        (&["extract", "-q", &direct, "/enc", "-C", "direct", "--key", &of_direct], None, 0),
+    ];
+    let mut left = Vec::new();
+    for (args, stdin, status) in ways {
+        // That the key is used.
+        let stdin_file = || stdin.map_or_else(Stdio::null, |file| fs::File::open(file).unwrap().into());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postread"));
+        let output = command.current_dir(dir.path()).args(args).stdin(stdin_file()).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{args:?} {}", stderr(&output));
+        if let Some(at) = args.iter().position(|&arg| arg == "-C") {
+            fs::remove_dir_all(dir.path().join(args[at + 1])).unwrap();
+        }
+        match residue(dir.path(), args, stdin, &needles) {
+            None => return,
+            Some(0) => {}
+            Some(_) => left.push(format!("{args:?}")),
+        }
+    }
+    assert!(left.is_empty(), "{left:#?}");
+}
+
+/// A passphrase that a user types.
+#[test]
+fn no_typed_passphrase_is_left_in_memory() {
+    let Some(_) = postread_tests::require_tool("gdb") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let image = unpack(dir.path(), "fscrypt-tool");
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let terminal = rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    let passphrase = b"correct horse";
+    let args = ["cat", "--passphrase-file", "-", &image, "/passphrase/secret"];
+    let found = residue_after(dir.path(), &args, Some(name.to_str().unwrap()), &[passphrase], |gdb| {
+        let echoes = || tcgetattr(terminal.as_fd()).unwrap().local_modes.contains(LocalModes::ECHO);
+        while echoes() && gdb.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        rustix::io::write(&master, &[&passphrase[..], b"\n"].concat()).unwrap();
+    });
+    assert!(matches!(found, None | Some(0)), "{found:?}");
+}
+
+/// The numbers of a private key, as libraries hold them, and the text of its file.
+#[test]
+fn no_signing_key_is_left_in_memory() {
+    let Some(_) = postread_tests::require_tool("gdb") else { return };
+    let Some(openssl) = postread_tests::require_tool("openssl") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), [7; 5000]).unwrap();
+    let mut left = Vec::new();
+    let kinds: [(&str, &[&str], &[&str]); 2] = [
+        ("rsa", &["-newkey", "rsa:2048"], &["prime1", "prime2", "privateExponent"]),
+        ("ec", &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"], &["priv"]),
+    ];
+    for (kind, options, numbers) in kinds {
+        let (pem, cert) = (format!("{kind}.pem"), format!("{kind}.crt"));
+        let run = |args: &[&str]| {
+            let output = Command::new(&openssl).current_dir(dir.path()).args(args).output().unwrap();
+            assert!(output.status.success(), "{args:?} {}", stderr(&output));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        run(&[&["req", "-x509", "-nodes", "-subj", "/CN=x", "-keyout", &pem, "-out", &cert], options].concat());
+        let text = run(&["pkey", "-in", &pem, "-noout", "-text"]);
+        let mut needles = Vec::new();
+        for number in numbers {
+            let lines = text.lines().skip_while(|line| *line != format!("{number}:")).skip(1);
+            let digits: String =
+                lines.take_while(|line| line.starts_with(' ')).flat_map(|line| line.trim().split(':')).collect();
+            let mut number = hex::decode(digits).unwrap();
+            assert!(number.len() >= 32, "{text}");
+            number.drain(..number.len() % 8);
+            needles.push(number.clone());
+            number.reverse();
+            needles.push(number);
+        }
+        let text = fs::read_to_string(dir.path().join(&pem)).unwrap();
+        needles.extend(text.lines().filter(|line| line.len() >= 64).map(|line| line.as_bytes().to_vec()));
+        let needles: Vec<&[u8]> = needles.iter().map(Vec::as_slice).collect();
+        let args = ["sign", "file", "signature", &format!("--key={pem}"), &format!("--cert={cert}")];
+        expect(&postread(dir.path(), &args), 0);
+        match residue(dir.path(), &args, None, &needles) {
+            None => return,
+            Some(0) => {}
+            Some(_) => left.push(kind),
+        }
+    }
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// What a user types at the prompt, and whether the program reads the file then; the terminal echoes afterwards.
