@@ -7,7 +7,7 @@ use crate::Mode;
 #[non_exhaustive]
 pub enum ContextError {
     /// The length does not fit the version (28 bytes for v1, 40 for v2).
-    #[error("encryption context of {found} bytes (version {version}), wanted {wanted}")]
+    #[error("encryption context of version {version}: expected {wanted} bytes, found {found}")]
     Length {
         /// The version in the first byte; 0 where there is none.
         version: u8,
@@ -61,7 +61,7 @@ pub enum KeyError {
     #[error("a master key has 16 to 64 bytes, this one {0}")]
     MasterKeyLength(usize),
     /// The master key is shorter than the policy's modes need.
-    #[error("the master key has {found} bytes, {mode} needs at least {wanted}")]
+    #[error("the master key has {found} bytes, and {mode} needs at least {wanted}")]
     TooShort {
         /// The mode.
         mode: Mode,

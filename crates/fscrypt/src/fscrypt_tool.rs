@@ -46,7 +46,7 @@ pub enum ToolError {
         parallelism: i64,
     },
     /// The protector has another kind of secret.
-    #[error("protector {protector} wants a {wanted}")]
+    #[error("protector {protector} needs a {wanted}")]
     Source {
         /// The protector's descriptor.
         protector: String,

@@ -86,7 +86,7 @@ impl fmt::Display for Corruption {
             None => write!(f, "data block at {}", self.position)?,
             Some(level) => write!(f, "tree block at {} (level {level})", self.position)?,
         }
-        write!(f, " is corrupt: wanted {}, found {}", self.wanted, self.found)
+        write!(f, " is corrupt: expected {}, found {}", self.wanted, self.found)
     }
 }
 

@@ -154,13 +154,13 @@ impl Parser {
         match word {
             "compute" => app.compute_permille = permille(rest)?,
             "foreground" => {
-                let (threads, share) = rest.split_once(' ').ok_or("wanted THREADS PERMILLE")?;
+                let (threads, share) = rest.split_once(' ').ok_or("expected THREADS PERMILLE")?;
                 app.foreground_threads =
                     number(threads)?.try_into().ok().filter(|n| *n <= THREADS_MAX).ok_or("too many threads")?;
                 app.foreground_permille = permille(share)?;
             }
             "file" => {
-                let (size, name) = rest.split_once(' ').ok_or("wanted SIZE NAME")?;
+                let (size, name) = rest.split_once(' ').ok_or("expected SIZE NAME")?;
                 let size = number(size)?;
                 self.bytes =
                     self.bytes.checked_add(size).filter(|sum| *sum <= FILES_MAX).ok_or("the files are too large")?;
@@ -168,10 +168,10 @@ impl Parser {
             }
             "read" => {
                 let mut fields = rest.split(' ').map(number);
-                let mut next = || fields.next().unwrap_or(Err("wanted THREAD THINK_US FILE OFFSET LENGTH"));
+                let mut next = || fields.next().unwrap_or(Err("expected THREAD THINK_US FILE OFFSET LENGTH"));
                 let (thread, think_us, file, offset, len) = (next()?, next()?, next()?, next()?, next()?);
                 if fields.next().is_some() {
-                    return Err("wanted THREAD THINK_US FILE OFFSET LENGTH");
+                    return Err("expected THREAD THINK_US FILE OFFSET LENGTH");
                 }
                 let size = usize::try_from(file).ok().and_then(|i| app.files.get(i)).ok_or("no such file")?.size;
                 if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
@@ -212,7 +212,7 @@ fn number(text: &str) -> Result<u64, &'static str> {
 }
 
 fn permille(text: &str) -> Result<u32, &'static str> {
-    number(text)?.try_into().ok().filter(|share| *share <= 1000).ok_or("wanted thousandths, 0 to 1000")
+    number(text)?.try_into().ok().filter(|share| *share <= 1000).ok_or("expected thousandths, 0 to 1000")
 }
 
 /// The workload that the experiment runs without `--trace`: made by `workloads/make`, frozen before any policy was

@@ -59,6 +59,7 @@ mod hash_blocks;
 pub mod image;
 mod inputs;
 mod latency;
+mod path_tree;
 mod plan;
 mod policy;
 mod reader;
@@ -89,8 +90,8 @@ pub use stamps::{BioFate, BioKind, BioObserver, BioRecord, BioTimes};
 pub use stats::{BioStats, EngineStats};
 pub use step::{BioMut, Inputs, Step, VerifiedBlock, VerifiedInputs};
 pub use target::{
-    Builder, Device, Entry, File, FscryptMetadata, HomedDirectory, Keys, Layer, Layers, LinkedProtector, Metadata,
-    ReadDir, Target, Walk, Warning,
+    Builder, Device, Entry, File, FileVerdict, Finding, FscryptMetadata, HomedDirectory, Keys, Layer, Layers,
+    LinkedProtector, Metadata, ReadDir, Target, Verifier, VerifyTotals, Walk, Warning,
 };
 pub use trusted::TrustedDigests;
 pub use verified_file::{Changed, VerifiedFile, VerifiedFileOptions};

@@ -29,7 +29,7 @@ pub enum LayerError {
     #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// The plan's file and the descriptor's have different sizes.
-    #[error("the file has {found} bytes where its descriptor says {wanted}")]
+    #[error("the descriptor is for a file of {wanted} bytes, and the file has {found}")]
     Size {
         /// What the descriptor says, in bytes.
         wanted: u64,

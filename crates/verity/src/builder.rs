@@ -52,7 +52,7 @@ pub enum PartError {
         builder: u64,
     },
     /// A part, or the whole file, does not have the size it was laid out for.
-    #[error("{found} bytes were pushed, {wanted} were laid out")]
+    #[error("expected {wanted} bytes of data, got {found}")]
     Size {
         /// The size laid out, in bytes.
         wanted: u64,

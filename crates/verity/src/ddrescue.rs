@@ -99,7 +99,7 @@ pub enum MapErrorKind {
         text: String,
     },
     /// Too few or too many words.
-    #[error("{found} words where {wanted} are wanted")]
+    #[error("expected {wanted} words, found {found}")]
     Words {
         /// What belongs there.
         wanted: &'static str,
@@ -115,7 +115,7 @@ pub enum MapErrorKind {
         size: u64,
     },
     /// A range that does not begin where the one before ends.
-    #[error("the range begins at {found}, the one before ends at {wanted}")]
+    #[error("the range begins at {found}, but the previous one ends at {wanted}")]
     Gap {
         /// Where it should begin.
         wanted: u64,

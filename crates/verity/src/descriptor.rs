@@ -83,7 +83,7 @@ pub enum DescriptorError {
         len: usize,
     },
     /// The descriptor is about a file of another size.
-    #[error("descriptor is for a file of {wanted} bytes, this one has {found}")]
+    #[error("the descriptor is for a file of {wanted} bytes, and this one has {found}")]
     DataSize {
         /// The size in the descriptor.
         wanted: u64,

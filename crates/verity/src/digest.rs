@@ -174,7 +174,7 @@ pub enum DigestParseError {
         name: String,
     },
     /// Too few or too many digits for the algorithm.
-    #[error("{found} hexadecimal digits where {alg} has {wanted}{}", if_another(*.found))]
+    #[error("expected {wanted} hexadecimal digits for {alg}, found {found}{}", if_another(*.found))]
     Length {
         /// The algorithm's name.
         alg: &'static str,
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(error("md5:00"), DigestParseError::UnknownAlgorithm { name: "md5".into() });
         assert_eq!(error("sha256:00"), DigestParseError::Length { alg: "sha256", wanted: 64, found: 2 });
         let other = error(&EMPTY.replace("256", "512")).to_string();
-        assert_eq!(other, "64 hexadecimal digits where sha512 has 128 (as many as sha256 has)");
+        assert_eq!(other, "expected 128 hexadecimal digits for sha512, found 64 (as many as sha256 has)");
         assert_eq!(error(&EMPTY.replace("3d", "3g")), DigestParseError::NotHex { position: 1 });
         // As many bytes as digits wanted, but not as many characters: no slicing inside a character.
         assert!(format!("sha256:{}", "\u{e9}".repeat(32)).parse::<FileDigest>().is_err());

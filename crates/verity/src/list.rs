@@ -17,19 +17,19 @@ pub struct ListEntry {
     pub name: Vec<u8>,
 }
 
-/// Why a line is none of a digest list.
+/// Why a line does not belong to a digest list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListLineError {
     /// No space between digest and name.
-    #[error("no space behind the digest (wanted ALG:HEX PATH)")]
+    #[error("no space after the digest (expected ALG:HEX PATH)")]
     NoSpace,
     /// Digits and nothing else, as `digest --compact` prints them.
-    #[error("a digest alone: without --compact, `digest` prints the algorithm before it and the name behind it")]
+    #[error("a digest alone: without --compact, `digest` prints the algorithm before it and the name after it")]
     Compact,
     /// Digits and a name, as `sha256sum` and `sha512sum` print them.
     #[error(
-        "a digest of {digits} digits without its algorithm: as {by} prints it, of the bytes and not of the fs-verity tree (wanted ALG:HEX PATH)"
+        "a digest of {digits} digits without its algorithm, as {by} prints it: it is the digest of the bytes, not of the fs-verity tree (expected ALG:HEX PATH)"
     )]
     NoAlgorithm {
         /// Digits of the digest.
@@ -37,8 +37,8 @@ pub enum ListLineError {
         /// The program that prints such a line.
         by: &'static str,
     },
-    /// No name behind the digest.
-    #[error("no file name behind the digest")]
+    /// No name after the digest.
+    #[error("no file name after the digest")]
     NoName,
     /// The digest is not one.
     #[error(transparent)]

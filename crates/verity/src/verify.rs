@@ -85,9 +85,9 @@ impl fmt::Display for BadBlock {
             }
         }
         match &self.mismatch {
-            Mismatch::Digest { wanted, found } => write!(f, "wanted {wanted}, found {found}"),
+            Mismatch::Digest { wanted, found } => write!(f, "expected {wanted}, found {found}"),
             Mismatch::NotZeroPastEof { at } => write!(f, "byte {at} behind the end of the file is not zero"),
-            Mismatch::Short { wanted, found } => write!(f, "{found} bytes where there should be {wanted}"),
+            Mismatch::Short { wanted, found } => write!(f, "expected {wanted} bytes, found {found}"),
         }
     }
 }

@@ -91,7 +91,7 @@ pub enum AttrsError {
         nice: i32,
     },
     /// CPUs outside those of the pools, or none.
-    #[error("CPUs {wanted} are not all among those of the pools, {allowed}, or are none")]
+    #[error("expected CPUs out of {allowed}, those of the pools, found {wanted}")]
     Cpus {
         /// The CPUs given.
         wanted: postread_sys::CpuSet,

@@ -16,7 +16,6 @@ pub(crate) mod ls;
 mod ls_tree;
 pub(crate) mod luks;
 pub(crate) mod measure;
-mod path_tree;
 pub(crate) mod sign;
 pub(crate) mod tune;
 pub(crate) mod verify;

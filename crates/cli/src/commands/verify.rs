@@ -14,7 +14,7 @@ use postread_verity::Trust;
 use postread_verity::ddrescue::{RangeStatus, RescueMap};
 use serde::Serialize;
 
-use super::verify_image;
+use super::verify_image::{self, Kind};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::ImageArgs;
 use crate::output_file::OutputFile;
@@ -125,8 +125,8 @@ struct Verify<'a> {
 }
 
 pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
-    if verify_image::is_image(args)? {
-        return verify_image::run(args);
+    if let Kind::Image(layers) = verify_image::kind(args)? {
+        return verify_image::run(args, layers);
     }
     if args.digests.is_some() || args.jobs.is_some() {
         return Err(Failure::usage("--digests and --jobs are for images: a plain file takes --digest"));
@@ -191,7 +191,7 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
 }
 
 impl Verify<'_> {
-    /// Appends to the map from where it ends up to `until`. What lies before `from` was not looked at.
+    /// Appends to the map from where it ends up to `until`. What is before `from` was not read.
     fn fill_map(&mut self, until: u64, status: RangeStatus, from: u64) {
         let Some(map) = &mut self.map else { return };
         let mut push = |end: u64, status| {
@@ -224,38 +224,21 @@ impl Verify<'_> {
         let (offset, length) = (part.range.start, part.range.end - part.range.start);
         match &mut self.output {
             Output::Json(report) => report.push(&data_entry(part, offset, length)),
-            Output::Lines(out) => match &part.status {
-                BlockStatus::Corrupt(c) if c.kind == CorruptionKind::Data => writeln!(
-                    out,
-                    "{}: data block at {offset} ({length} bytes) is corrupt: wanted {}, found {}",
-                    self.name, c.wanted, c.found
-                ),
-                BlockStatus::Corrupt(c) => writeln!(
-                    out,
-                    "{}: {length} bytes at {offset} can't be verified: the tree block at {} is corrupt",
-                    self.name, c.position
-                ),
-                status => writeln!(out, "{}: {length} bytes at {offset}: {status}", self.name),
-            },
+            Output::Lines(out) => writeln!(out, "{}: {}", self.name, data_text(part)),
         }
         .map_err(|error| output_failed_after(self.outcome, error))
     }
 
     fn bad_tree(&mut self, c: &Corruption) -> Result<(), Failure> {
-        let level = c.level.unwrap_or(0);
         match &mut self.output {
             Output::Json(report) => report.push(&Entry::Tree {
                 position: c.position,
                 length: c.block_size,
-                level,
+                level: c.level.unwrap_or(0),
                 wanted: c.wanted.to_string(),
                 found: c.found.to_string(),
             }),
-            Output::Lines(out) => writeln!(
-                out,
-                "{}: tree block at {} (level {level}) is corrupt: wanted {}, found {}",
-                self.name, c.position, c.wanted, c.found
-            ),
+            Output::Lines(out) => writeln!(out, "{}: {}", self.name, tree_text(c)),
         }
         .map_err(|error| output_failed_after(self.outcome, error))
     }
@@ -306,21 +289,17 @@ impl Verify<'_> {
                     Some(_) => format!("bytes {} to {} ", range.start, range.end.saturating_sub(1)),
                     None => String::new(),
                 };
-                let said = match (good, self.args.quiet) {
+                let printed = match (good, self.args.quiet) {
                     (true, true) => Ok(()),
                     (true, false) => {
                         writeln!(out, "{}: {part}verified, {} bytes ({digest}{by})", self.name, self.good)
                     }
-                    (false, _) => writeln!(
-                        out,
-                        "{}: {part}BAD: {} bytes are good, {} are not, {} tree blocks are corrupt ({digest}{by})",
-                        self.name,
-                        self.good,
-                        self.bad,
-                        self.seen_tree.len()
-                    ),
+                    (false, _) => {
+                        let bad = bad_text(self.good, self.bad, self.seen_tree.len() as u64);
+                        writeln!(out, "{}: {part}{bad} ({digest}{by})", self.name)
+                    }
                 };
-                said.and_then(|()| out.flush())
+                printed.and_then(|()| out.flush())
             }
         }
         .map_err(|error| output_failed_after(outcome, error))?;
@@ -333,6 +312,32 @@ impl Verify<'_> {
         }
         Ok(outcome)
     }
+}
+
+/// A bad part of a file, in words.
+pub(super) fn data_text(part: &BadPart) -> String {
+    let (offset, length) = (part.range.start, part.range.end - part.range.start);
+    match &part.status {
+        BlockStatus::Corrupt(c) if c.kind == CorruptionKind::Data => {
+            let (expected, found) = (&c.wanted, &c.found);
+            format!("data block at {offset} ({length} bytes) is corrupt: expected {expected}, found {found}")
+        }
+        BlockStatus::Corrupt(c) => {
+            format!("{length} bytes at {offset} can't be verified: the tree block at {} is corrupt", c.position)
+        }
+        status => format!("{length} bytes at {offset}: {status}"),
+    }
+}
+
+/// A corrupt hash block, in words.
+pub(super) fn tree_text(c: &Corruption) -> String {
+    let (position, level) = (c.position, c.level.unwrap_or(0));
+    format!("tree block at {position} (level {level}) is corrupt: expected {}, found {}", c.wanted, c.found)
+}
+
+/// The verdict on a file that is not good, in words.
+pub(super) fn bad_text(good: u64, bad: u64, tree_blocks: u64) -> String {
+    format!("BAD: {good} bytes are good, {bad} are not, {tree_blocks} tree blocks are corrupt")
 }
 
 fn data_entry(part: &BadPart, offset: u64, length: u64) -> Entry {

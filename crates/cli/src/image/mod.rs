@@ -108,9 +108,9 @@ impl ImageArgs {
         Ok(options)
     }
 
-    /// The target, with the keys that were given. Where a passphrase is wanted and no secret was given, and `ask`, it is
-    /// asked for on a terminal.
-    pub(crate) fn open_target(&self, target: &Path, ask: bool) -> Result<Target, Failure> {
+    /// How to open a target, with the keys that were given. If a passphrase is needed, no secret was given and `ask` is
+    /// set, it is asked for on a terminal.
+    pub(crate) fn with_keys(&self, target: &Path, ask: bool) -> Result<Builder, Failure> {
         let mut builder = self.builder(target).ext4_options(self.ext4_options()?).keys(self.keys.load()?);
         if ask && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             builder = builder.ask_passphrase(|| {
@@ -118,7 +118,12 @@ impl ImageArgs {
                 terminal::ask("Passphrase (empty for none): ")
             });
         }
-        Ok(builder.open(target)?)
+        Ok(builder)
+    }
+
+    /// The target, with the keys that were given.
+    pub(crate) fn open_target(&self, target: &Path, ask: bool) -> Result<Target, Failure> {
+        Ok(self.with_keys(target, ask)?.open(target)?)
     }
 
     /// The file system of the target.

@@ -102,7 +102,7 @@ fn every_bad_range_with_a_tree() {
     assert!(ranges[0].starts_with("0 to 4095: "), "{text}");
     assert!(ranges[1].starts_with("36864 to 45055: "), "{text}");
     assert!(ranges[2].starts_with("1634304 to 1638392: "), "{text}");
-    assert!(ranges[0].contains("wanted ") && ranges[0].contains("found "), "{text}");
+    assert!(ranges[0].contains("expected ") && ranges[0].contains("found "), "{text}");
 
     let output = postread(at, &["check", "list", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&expect(&output, 1)).unwrap();
@@ -235,7 +235,7 @@ fn lists_that_are_none_say_what_they_are() {
     told(&[&compact[..64], b"  f\n"].concat(), "as sha256sum prints it");
     let long = fs::read_to_string(at.join("list")).unwrap();
     let long = format!("sha256:{} f\n", long[..64].repeat(2));
-    told(long.as_bytes(), "128 hexadecimal digits where sha256 has 64 (as many as sha512 has)");
+    told(long.as_bytes(), "expected 64 hexadecimal digits for sha256, found 128 (as many as sha512 has)");
     // A good line of another algorithm than the descriptor beside the file.
     told(format!("sha256:{} f\n", "0".repeat(64)).as_bytes(), "uses sha512, the list's digest sha256");
 }

@@ -133,7 +133,7 @@ fn a_flipped_bit_is_named_with_file_block_level_and_hashes() {
         flip(&dir.path().join(&image), &path, tree, case.key.as_deref());
         let text = expect(&run(dir.path(), &case, &["verify", &image]), 1);
         assert!(text.contains(&format!("{path}: tree block at ")) && text.contains("(level "), "{text}");
-        assert!(text.contains("wanted ") && text.contains("found "), "{text}");
+        assert!(text.contains("expected ") && text.contains("found "), "{text}");
         // The descriptor: then there is no verdict on blocks at all. A flipped root hash makes the tree's top block
         // corrupt, and another digest.
         for at in [0, 17] {

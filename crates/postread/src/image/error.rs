@@ -78,7 +78,7 @@ pub enum ImageError {
         error: TreeError,
     },
     /// The file has another digest than the caller trusts.
-    #[error("inode {ino}: its fs-verity digest is {found}, wanted {wanted}")]
+    #[error("inode {ino}: expected fs-verity digest {wanted}, found {found}")]
     Digest {
         /// The inode.
         ino: u32,
@@ -146,7 +146,7 @@ impl fmt::Display for TreeError {
         match self {
             TreeError::Geometry(error) => error.fmt(f),
             TreeError::Room { wanted, found } => {
-                write!(f, "the Merkle tree has {wanted} bytes, and there are {found} before the descriptor")
+                write!(f, "the Merkle tree needs {wanted} bytes, and only {found} are before the descriptor")
             }
         }
     }

@@ -224,6 +224,18 @@ impl Builder {
             return Err(error);
         }
         let layers = self.layers(path)?;
+        self.open_layers(path, layers)
+    }
+
+    /// Opens the target through layers that [`Builder::layers`] returned, so that it is opened once.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open_layers(mut self, path: impl AsRef<Path>, layers: Layers) -> Result<Target> {
+        let path = path.as_ref();
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let image = self.image(&layers).map_err(|error| error.about(path))?;
         let (image, metadata) = self.unlock(image).map_err(|error| error.about(path))?;
         let engine = match self.engine.take() {

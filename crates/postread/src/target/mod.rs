@@ -27,6 +27,7 @@ mod fscrypt_metadata;
 mod keys;
 mod layers;
 mod unlock;
+mod verify;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -39,6 +40,7 @@ pub use file::File;
 pub use fscrypt_metadata::{FscryptMetadata, HomedDirectory, LinkedProtector};
 pub use keys::Keys;
 pub use layers::{Device, Layer, Layers};
+pub use verify::{FileVerdict, Finding, Verifier, VerifyTotals};
 
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};

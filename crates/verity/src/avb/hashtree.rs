@@ -16,7 +16,7 @@ const FIXED: usize = 180;
 #[non_exhaustive]
 pub enum HashtreeError {
     /// It is shorter than its fields.
-    #[error("hashtree descriptor of {len} bytes: its fields need {wanted}")]
+    #[error("the hashtree descriptor has {len} bytes, and its fields need {wanted}")]
     TooShort {
         /// Its length, in bytes.
         len: usize,
@@ -36,7 +36,7 @@ pub enum HashtreeError {
     #[error("hashtree descriptor: the partition's name is not UTF-8")]
     Name,
     /// A root digest that is not the algorithm's size.
-    #[error("hashtree descriptor: a root digest of {found} bytes: {alg} has {wanted}")]
+    #[error("hashtree descriptor: expected a root digest of {wanted} bytes for {alg}, found {found}")]
     RootDigest {
         /// The algorithm.
         alg: HashAlg,

@@ -14,7 +14,7 @@ const BATCH: usize = 64;
 #[non_exhaustive]
 pub enum VerifierError {
     /// The root hash does not have the algorithm's size.
-    #[error("a root hash of {found} bytes: {alg} has {wanted}")]
+    #[error("expected a root hash of {wanted} bytes for {alg}, found {found}")]
     RootHash {
         /// The algorithm.
         alg: HashAlg,

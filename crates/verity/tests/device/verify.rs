@@ -70,7 +70,7 @@ fn one_block_is_checked_against_the_root_hash() {
 #[test]
 fn a_root_hash_of_the_wrong_size_is_refused() {
     let error = Verifier::new(&Params::default(), 1, &[0; 20]).unwrap_err();
-    assert_eq!(error.to_string(), "a root hash of 20 bytes: sha256 has 32");
+    assert_eq!(error.to_string(), "expected a root hash of 32 bytes for sha256, found 20");
     assert!(matches!(error, VerifierError::RootHash { wanted: 32, found: 20, .. }));
 }
 

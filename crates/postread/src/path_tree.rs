@@ -1,5 +1,5 @@
-//! Paths kept a name at a time: those of files in a deep chain of directories take the memory of their names, not of
-//! whole paths.
+//! Paths stored one name at a time, so that the files of a deep chain of directories take the memory of their names
+//! and not of whole paths.
 
 use std::cmp::Ordering;
 
@@ -7,13 +7,13 @@ use std::cmp::Ordering;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dir(u32);
 
-/// What all begin with.
+/// The parent of every first name.
 pub(crate) const NO_DIR: Dir = Dir(0);
 
-/// The directories that paths go through.
+/// The directories on the paths that were added.
 #[derive(Debug)]
 pub(crate) struct PathTree {
-    /// The directory above, and the name.
+    /// The parent directory, and the name.
     dirs: Vec<(Dir, Box<[u8]>)>,
     /// The directories of the path added last.
     last: Vec<Dir>,
@@ -31,7 +31,7 @@ impl PathTree {
         Self { dirs: vec![(NO_DIR, Box::default())], last: Vec::new() }
     }
 
-    /// Adds a path. Those of one directory come one after the other, as a walk finds them: then it is kept once.
+    /// Adds a path. A directory is stored once if its paths are added one after the other, as a walk finds them.
     pub(crate) fn add(&mut self, path: &[u8]) -> TreePath {
         let (above, name) = match path.iter().rposition(|&byte| byte == b'/') {
             Some(at) => (Some(&path[..at]), &path[at + 1..]),
@@ -70,7 +70,7 @@ impl PathTree {
         self.names(path).join(&b'/')
     }
 
-    /// The order in which a directory comes before what is in it, and that before its next sibling.
+    /// Orders a directory before its contents, and its contents before its next sibling.
     pub(crate) fn compare(&self, a: &TreePath, b: &TreePath) -> Ordering {
         if a.dir == b.dir { a.name.cmp(&b.name) } else { self.names(a).cmp(&self.names(b)) }
     }
