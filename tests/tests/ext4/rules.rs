@@ -209,6 +209,38 @@ fn an_entry_without_a_name() {
     assert!(errors[0].contains("an entry has no name"), "{errors:?}");
 }
 
+/// An entry with an inode number that the file system does not have is not listed, and costs no other; a number that is
+/// merely reserved is listed. A name after it is found.
+#[test]
+fn an_entry_with_an_inode_number_out_of_bounds() {
+    let Some(lab) = Lab::new(PLAIN, &["write text a", "write text b", "write text c"]) else { return };
+    let inodes = lab.load().superblock().inodes_count;
+    for (ino, listed) in [(inodes + 1, false), (0xfffe_000c, false), (u32::MAX, false), (7, true), (inodes, true)] {
+        lab.poke(|bytes| {
+            let at = bytes.windows(3).position(|window| window == [1, 1, b'b']).unwrap();
+            bytes[at - 6..at - 2].copy_from_slice(&ino.to_le_bytes());
+        });
+        let fs = lab.load();
+        let (names, errors) = names(&fs, &fs.root().unwrap());
+        let expected = if listed { ("lost+found a b c", 0) } else { ("lost+found a c", 1) };
+        assert_eq!((names.join(" ").as_str(), errors.len()), expected, "{ino}");
+        assert!(errors.iter().all(|error| error.contains("an inode number is")), "{errors:?}");
+        assert_eq!(contents(&fs, "c").unwrap(), b"hello");
+        assert!(contents(&fs, "b").is_err());
+    }
+}
+
+/// No file has the last block that 32 bits can number: an extent that ends with it makes the whole node corrupt.
+#[test]
+fn an_extent_that_ends_where_block_numbers_do() {
+    let Some(lab) = Lab::new(PLAIN, &["write text f"]) else { return };
+    let entry = lab.inode_at("f") + 0x28 + 12;
+    for (first, good) in [(u32::MAX - 1, true), (u32::MAX, false)] {
+        lab.poke(|bytes| bytes[entry..entry + 4].copy_from_slice(&first.to_le_bytes()));
+        assert_eq!(contents(&lab.load(), "f").is_ok(), good, "{first:#x}");
+    }
+}
+
 /// A value in an inode of its own that is bad costs no other attribute.
 #[test]
 fn a_bad_attribute_costs_no_other() {

@@ -134,7 +134,8 @@ pub(crate) fn check_node(
     for i in 0..header.entries {
         let (logical, next, physical, blocks) = if header.depth == 0 {
             let extent = leaf_entry(bytes, i);
-            if extent.len == 0 || extent.end() > 1 << 32 {
+            // The last block that 32 bits can number is no file's.
+            if extent.len == 0 || extent.end() > u32::MAX.into() {
                 return Err(Fault::Field { field: "the number of blocks of an extent", value: extent.len });
             }
             (extent.logical, extent.end(), extent.physical, extent.len)

@@ -70,14 +70,16 @@ impl Ext4 {
 
     /// The entry whose name, as it is on disk, is `name`.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<DirEntry> {
+        let mut broken = None;
         for entry in self.read_dir(dir)? {
             match entry {
                 Ok(entry) if *entry.name == *name => return Ok(entry),
                 Ok(_) => {}
-                Err(error) => return Err(error),
+                Err(error) => broken = broken.or(Some(error)),
             }
         }
-        Err(Error::NotFound { dir: dir.ino, name: name.to_vec() })
+        // The name may be in the part that cannot be read.
+        Err(broken.unwrap_or_else(|| Error::NotFound { dir: dir.ino, name: name.to_vec() }))
     }
 
     /// The inode at `path`, whose names are as they are on disk, from the root; symbolic links are not followed.
@@ -246,6 +248,13 @@ impl ReadDir {
                     *at = if root { block.len() } else { next };
                     match slot {
                         Slot::Entry(entry) if !own => {
+                            // Linux refuses such an entry as a whole: it does not even list the name.
+                            let last = self.fs.superblock().inodes_count;
+                            if entry.ino > last {
+                                let (value, last) = (entry.ino.into(), last.into());
+                                let fault = Fault::Range { field: "an inode number", value, first: 1, last };
+                                return Some(Err(self.corrupt(fault)));
+                            }
                             let block = self.start.checked_div(self.fs.block_size()).unwrap_or(0);
                             if self.index.as_ref().is_some_and(|index| !index.expects(&entry.name, block)) {
                                 let fault = Fault::Rule("a name is not where the index of the directory expects it");
