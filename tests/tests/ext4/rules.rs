@@ -187,11 +187,36 @@ fn directories_with_unwritten_and_missing_blocks() {
     assert!(errors[0].contains("blocks are missing"), "{errors:?}");
 }
 
+/// The root is a directory with a size and with blocks.
 #[test]
 fn the_root_is_a_directory() {
-    let Some(lab) = Lab::new(PLAIN, &["set_inode_field / mode 0100644"]) else { return };
-    for error in [lab.load().root().unwrap_err(), lab.load().resolve(b"f").unwrap_err()] {
-        assert!(error.to_string().contains("the root is not a directory"), "{error}");
+    for (request, expected) in [
+        ("mode 0100644", "the root is not a directory"),
+        ("size 0", "the root has no blocks"),
+        ("blocks 0", "the root has no blocks"),
+    ] {
+        let Some(lab) = Lab::new(PLAIN, &[&format!("set_inode_field / {request}")]) else { return };
+        for error in [lab.load().root().unwrap_err(), lab.load().resolve(b"f").unwrap_err()] {
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}
+
+/// Inline data is in the inode: an attribute `system.data` that is in another inode makes its owner corrupt, with the
+/// feature for such attributes and without it.
+#[test]
+fn inline_data_is_never_in_another_inode() {
+    for feature in ["ea_inode", "^ea_inode"] {
+        let options = format!("-t ext4 -b 1024 -I 256 -O inline_data,^metadata_csum,^has_journal,{feature}");
+        let Some(lab) = Lab::new(&options, &["write text f"]) else { return };
+        assert_eq!(contents(&lab.load(), "f").unwrap(), b"hello");
+        let at = lab.inode_at("f");
+        lab.poke(|bytes| {
+            let entry = at + bytes[at..at + 256].windows(4).position(|window| window == b"data").unwrap() - 16;
+            bytes[entry + 4..entry + 8].copy_from_slice(&12u32.to_le_bytes());
+        });
+        let error = contents(&lab.load(), "f").unwrap_err();
+        assert!(error.to_string().contains("corrupt inode"), "{feature}: {error}");
     }
 }
 

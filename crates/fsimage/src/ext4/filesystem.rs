@@ -204,6 +204,11 @@ impl Ext4 {
             let fault = Fault::Rule("the root is not a directory");
             return Err(fault.of(Structure::Inode).in_inode(ROOT_INO).into());
         }
+        // Its entries are never in the inode, whatever its flags say.
+        if root.size == 0 || root.sectors == 0 {
+            let fault = Fault::Rule("the root has no blocks");
+            return Err(fault.of(Structure::Inode).in_inode(ROOT_INO).into());
+        }
         Ok(root)
     }
 }

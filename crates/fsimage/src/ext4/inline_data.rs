@@ -4,7 +4,7 @@ use super::bytes::to_u64;
 use super::error::{Fault, Result, Structure};
 use super::filesystem::Ext4;
 use super::inode::Inode;
-use super::xattr::{ValuePlace, XATTR_INDEX_SYSTEM};
+use super::xattr::{self, ValuePlace};
 
 /// Where a directory's entries start in the first part: after the parent's inode number.
 const DIR_START: usize = 4;
@@ -48,7 +48,7 @@ impl Ext4 {
 fn second_part(fs: &Ext4, inode: &Inode) -> Result<Vec<u8>> {
     // It is always in the inode, never in a block or in another inode.
     let mut attributes = fs.raw_xattrs_in_inode(inode)?.into_iter();
-    let found = attributes.find(|raw| raw.index == XATTR_INDEX_SYSTEM && &*raw.name == b"data");
+    let found = attributes.find(xattr::RawXattr::is_inline_data);
     match found.map(|raw| raw.value) {
         None => Ok(Vec::new()),
         Some(ValuePlace::Here(value)) => Ok(value),

@@ -256,9 +256,10 @@ fn parse(bytes: &[u8], ino: u32, superblock: &Superblock, verify: bool) -> Resul
         Some(body) if extra > 0 && body.len() >= 8 && le32(body, 0) == xattr::MAGIC => body,
         _ => &[],
     };
-    let inline_data = flags.contains(InodeFlags::INLINE_DATA) && xattr::has_inline_data(body)?;
+    let ea_inode = superblock.incompat.contains(Incompat::EA_INODE);
+    let inline_data = flags.contains(InodeFlags::INLINE_DATA) && xattr::has_inline_data(body, ea_inode)?;
     let fast_symlink = file_type == FileType::Symlink
-        && if superblock.incompat.contains(Incompat::EA_INODE) {
+        && if ea_inode {
             (1..60).contains(&length)
         } else {
             let for_attributes = if file_acl == 0 { 0 } else { u64::from(superblock.cluster_size / 512) };

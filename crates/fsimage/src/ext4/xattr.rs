@@ -65,6 +65,13 @@ pub(crate) struct RawXattr {
     pub(crate) value: ValuePlace,
 }
 
+impl RawXattr {
+    /// True for `system.data`.
+    pub(crate) fn is_inline_data(&self) -> bool {
+        self.index == XATTR_INDEX_SYSTEM && &*self.name == b"data"
+    }
+}
+
 /// The attributes after an inode's fixed fields; `bytes` starts with the magic number. `ea_inode` is whether the file
 /// system has that feature.
 pub(crate) fn parse_body(bytes: &[u8], ea_inode: bool) -> Result<Vec<RawXattr>, Fault> {
@@ -74,12 +81,16 @@ pub(crate) fn parse_body(bytes: &[u8], ea_inode: bool) -> Result<Vec<RawXattr>, 
     }
 }
 
-/// Whether the attributes after an inode's fixed fields include `system.data`, with its value in the inode.
-pub(crate) fn has_inline_data(body: &[u8]) -> Result<bool, Fault> {
-    let found = parse_body(body, true)?;
-    Ok(found.iter().any(|raw| {
-        raw.index == XATTR_INDEX_SYSTEM && &*raw.name == b"data" && matches!(raw.value, ValuePlace::Here(_))
-    }))
+/// Whether the attributes after an inode's fixed fields include `system.data`. Its value is always in the inode.
+pub(crate) fn has_inline_data(body: &[u8], ea_inode: bool) -> Result<bool, Fault> {
+    let data = parse_body(body, ea_inode)?.into_iter().find(|raw| raw.is_inline_data());
+    match data.map(|raw| raw.value) {
+        None => Ok(false),
+        Some(ValuePlace::Here(_)) => Ok(true),
+        Some(ValuePlace::Inode { ino, .. }) => {
+            Err(Fault::Field { field: "the inode of the inline data", value: ino.into() })
+        }
+    }
 }
 
 /// The attributes in a block of their own. With `seed` (the file system's) the block's checksum is verified.
