@@ -291,14 +291,15 @@ impl<'a> Worker<'a> {
             self.complete(&queued);
             self.settle();
             queued = work.node().queued();
-            self.turn_to(work.node());
-            if !self.wq().is_on_pool(work.node(), self.pool) {
+            let wq = work.node().wq().expect("a queued item has a queue");
+            if !wq.is_on_pool(work.node(), self.pool) {
                 // Queued meanwhile for another pool: another CPU, another priority, or another set of pools, whose CPUs
-                // have other indices.
+                // have other indices. That queue does not become this worker's, which would charge its CPU time to it.
                 body.state.hand_over();
-                self.wq().requeue(work.node());
+                wq.requeue(work.node());
                 return;
             }
+            self.turn_to(work.node());
             body.state.restart();
         }
     }

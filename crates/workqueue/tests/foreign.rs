@@ -230,6 +230,10 @@ fn an_item_may_be_queued_to_another_set_of_pools_while_it_runs() {
             one.flush().unwrap();
             assert!(!work.is_busy());
             assert_eq!((one.stats().executed, two.stats().executed), (1, 2), "{flags:?}");
+            // The worker that gave it away has nothing left of the other set's queue, where its CPU has another index.
+            one.spawn_on(last, || ()).unwrap();
+            one.flush().unwrap();
+            assert_eq!((one.stats().executed, one.stats().panics), (2, 0), "{flags:?}");
         }
     });
 }
