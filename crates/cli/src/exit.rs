@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use postread::FileError;
+use postread::{FileError, Remedy};
 
 /// How a command, or one of many things it did, ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,13 +97,27 @@ impl From<postread::Error> for Failure {
             Some(cause) => Outcome::of_file(cause),
             None => error.kind().into(),
         };
+        let hint = error.remedy().map_or_else(String::new, hint);
         match error.subject() {
             Some(subject) => {
                 let name = crate::text::name_for_stderr(std::path::Path::new(subject));
-                Self::new(outcome, format_args!("{name}: {}", error.message()))
+                Self::new(outcome, format_args!("{name}: {}{hint}", error.message()))
             }
-            None => Self::new(outcome, error),
+            None => Self::new(outcome, format_args!("{error}{hint}")),
         }
+    }
+}
+
+/// The option of this program that helps, as the end of a message.
+fn hint(remedy: Remedy) -> String {
+    match remedy {
+        Remedy::IgnoreJournal => "; --ignore-journal reads the file system without its journal".to_owned(),
+        Remedy::GiveJournal => {
+            "; give the journal with --journal FILE, or read without it with --ignore-journal".to_owned()
+        }
+        Remedy::UseSuperblock { block } => format!("; --superblock {block} uses it"),
+        Remedy::IgnoreChecksums => "; --ignore-checksums reads metadata with wrong checksums".to_owned(),
+        _ => String::new(),
     }
 }
 

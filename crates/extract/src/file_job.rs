@@ -12,7 +12,7 @@ use postread::{Error, ErrorKind, Plan, ReadError};
 use postread_fsimage::ext4::{ExtentKind, Inode};
 use postread_io::BlockStatus;
 use postread_verity::{FileDigest, NoTree, TreeBuilder};
-use rustix::fs::{Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{Mode, SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use crate::attributes::{Target, is_finished, open_for_reading};
 use crate::directories::DirId;
@@ -96,7 +96,8 @@ impl Contents {
         block_size: u32,
         check: impl FnOnce() -> postread::Result<()> + Send + 'static,
     ) -> Self {
-        let reading = Reading { plan, data, read_holes: false, block_size: block_size.into(), trust: Trust::Copied };
+        let block_size = block_size.into();
+        let reading = Reading { plan, data, broken: Vec::new(), read_holes: false, block_size, trust: Trust::Copied };
         Self(Kind::Plan { reading, check: Box::new(check) })
     }
 
@@ -111,6 +112,8 @@ struct Reading {
     plan: Plan,
     /// What is not a hole, in order.
     data: Vec<Range<u64>>,
+    /// What a damaged map covers, in order: part of `data`, and nobody knows where it is.
+    broken: Vec<Range<u64>>,
     /// Whether holes are read too, as their zeros are verified.
     read_holes: bool,
     block_size: u64,
@@ -322,24 +325,25 @@ impl Extraction<'_> {
             None if inode.is_verity() => Trust::SelfConsistent,
             None => Trust::Copied,
         };
-        let mut data: Vec<Range<u64>> = Vec::new();
+        let (mut data, mut broken): (Vec<Range<u64>>, Vec<Range<u64>>) = (Vec::new(), Vec::new());
         if inode.has_inline_data() {
             data.push(0..inode.size);
         } else {
-            for extent in image.fs().extents_from(&inode, 0) {
-                let extent = extent.map_err(ImageError::from)?;
-                let range = extent.logical..extent.end().min(inode.size);
-                if extent.kind != ExtentKind::Written || range.is_empty() {
-                    continue;
-                }
-                match data.last_mut() {
-                    Some(last) if last.end == range.start => last.end = range.end,
-                    _ => data.push(range),
-                }
+            let mut walk = image.fs().extents_from(&inode, 0);
+            while let Some(extent) = walk.next() {
+                let range = match extent {
+                    Ok(extent) if extent.kind != ExtentKind::Written => continue,
+                    Ok(extent) => extent.logical..extent.end(),
+                    // The plan knows the reason: what reads there fails with it.
+                    Err(error) => walk.skip_broken().ok_or(ImageError::from(error)).inspect(|range| {
+                        add_range(&mut broken, range.start..range.end.min(inode.size));
+                    })?,
+                };
+                add_range(&mut data, range.start..range.end.min(inode.size));
             }
         }
         let block_size = image.fs().superblock().block_size.into();
-        Ok(Reading { plan, data, read_holes: inode.is_verity(), block_size, trust })
+        Ok(Reading { plan, data, broken, read_holes: inode.is_verity(), block_size, trust })
     }
 
     /// Copies what is not a hole, and says how much is missing.
@@ -375,13 +379,16 @@ impl Extraction<'_> {
                     }
                     Err(error) if self.options.keep_going => {
                         // The good parts are kept, with a hole where this block was.
-                        let next = (at - at % reading.block_size).saturating_add(reading.block_size);
+                        let block = (at - at % reading.block_size).saturating_add(reading.block_size);
+                        // What a damaged map covers is one hole, however much it is.
+                        let covering = reading.broken.get(reading.broken.partition_point(|range| range.end <= at));
+                        let next = covering.filter(|range| range.start <= at).map_or(block, |range| range.end);
                         let len = next.min(size).saturating_sub(at).max(1);
                         missing.new += len;
                         if let (Some(file), Some(bad)) = (old, &mut missing.old) {
                             *bad += len * u64::from(!holds_any(file, at, len));
                         }
-                        if let Some(ended) = bad.add(at..at + len, error) {
+                        if let Some(ended) = bad.add(at..at + len, reading.block_size, error) {
                             self.damaged(&path(), &ended);
                         }
                         at = next;
@@ -397,23 +404,33 @@ impl Extraction<'_> {
     }
 }
 
+/// Adds a range after the others, to the last one if it continues that.
+fn add_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
+    match ranges.last_mut() {
+        _ if range.is_empty() => {}
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => ranges.push(range),
+    }
+}
+
 /// Neighbouring blocks that can't be read for the same reason.
 #[derive(Default)]
 struct BadRange(Option<(Range<u64>, ReadError, u64)>);
 
 impl BadRange {
-    /// One more block. Returns the range before, if this one does not continue it.
-    fn add(&mut self, range: Range<u64>, error: ReadError) -> Option<Error> {
+    /// Some more blocks. Returns the range before, if this one does not continue it.
+    fn add(&mut self, range: Range<u64>, block_size: u64, error: ReadError) -> Option<Error> {
+        let added = (range.end - range.start).div_ceil(block_size.max(1));
         if let Some((last, first, blocks)) = &mut self.0
             && last.end == range.start
             && same_reason(&first.status, &error.status)
         {
             last.end = range.end;
-            *blocks += 1;
+            *blocks += added;
             return None;
         }
         let before = self.take();
-        self.0 = Some((range, error, 1));
+        self.0 = Some((range, error, added));
         before
     }
 
@@ -454,10 +471,23 @@ fn differing(file: &File, wanted: &[u8], at: u64, block_size: u64) -> u64 {
     blocks.filter(|(wanted, found)| wanted != found).map(|(wanted, _)| wanted.len() as u64).sum()
 }
 
-/// Whether a file has anything but zeros in a block: an earlier run left a hole where it was bad.
+/// Whether a file has anything but zeros in a range: an earlier run left a hole where it was bad.
 fn holds_any(file: &File, at: u64, length: u64) -> bool {
-    let mut found = vec![0; length as usize];
-    file.read_exact_at(&mut found, at).is_ok() && found.iter().any(|&byte| byte != 0)
+    let (mut at, end) = (at, at.saturating_add(length));
+    let mut found = vec![0; length.min(HASH_STEP as u64) as usize];
+    // From data to data: a range that a damaged map covers may be as long as a file can be.
+    while let Ok(data) = rustix::fs::seek(file, SeekFrom::Data(at)) {
+        let Some(rest) = end.checked_sub(data).filter(|&rest| rest > 0) else { return false };
+        let found = &mut found[..rest.min(HASH_STEP as u64) as usize];
+        if file.read_exact_at(found, data).is_err() {
+            return false;
+        }
+        if found.iter().any(|&byte| byte != 0) {
+            return true;
+        }
+        at = data + found.len() as u64;
+    }
+    false
 }
 
 /// The parts of a range that lie in one of the sorted ranges.

@@ -119,6 +119,20 @@ pub enum BlockStatus {
     },
     /// The source ends before the block does: the file was truncated.
     Short,
+    /// The device that the block is on ends before the block does: its image was truncated.
+    Truncated {
+        /// Bytes that the device has according to what is on it.
+        expected: u64,
+        /// Bytes that are there.
+        found: u64,
+    },
+    /// What maps the block to a place on its device is damaged, so nobody knows where the block is.
+    Unmapped {
+        /// What is wrong with the map.
+        message: Box<str>,
+        /// Whether a checksum says so.
+        checksum: bool,
+    },
     /// The source dropped the bio without an answer, or panicked over it.
     Lost,
     /// The reader went away first.
@@ -159,7 +173,8 @@ impl BlockStatus {
     pub fn failure(&self) -> Option<FailureKind> {
         Some(match self {
             Self::Good => return None,
-            Self::Io { .. } | Self::Short | Self::Lost | Self::Step { .. } => FailureKind::Io,
+            Self::Io { .. } | Self::Short | Self::Truncated { .. } => FailureKind::Io,
+            Self::Unmapped { .. } | Self::Lost | Self::Step { .. } => FailureKind::Io,
             Self::Cancelled => FailureKind::Cancelled,
             Self::Corrupt(_) => FailureKind::Corrupt,
             Self::MissingKey { .. } => FailureKind::MissingKey,
@@ -179,6 +194,10 @@ impl fmt::Display for BlockStatus {
             Self::Io { errno: Some(errno), .. } => write!(f, "{}", io::Error::from_raw_os_error(*errno)),
             Self::Io { kind, .. } => write!(f, "{kind}"),
             Self::Short => f.write_str("the source ends before this block does"),
+            Self::Truncated { expected, found } => {
+                write!(f, "the image is truncated: expected {expected} bytes, found {found}")
+            }
+            Self::Unmapped { message, .. } => f.write_str(message),
             Self::Lost => f.write_str("the source gave no answer"),
             Self::Cancelled => f.write_str("cancelled"),
             Self::Corrupt(corruption) => corruption.fmt(f),

@@ -63,8 +63,14 @@ impl ErrorKind {
             (_, FailureKind::Corrupt) => ErrorKind::Corrupt,
             (_, FailureKind::MissingKey) => ErrorKind::Key,
             // A file that ends early is not the file that was protected; a tree that ends early is malformed.
-            (BlockStatus::Short, _) => ErrorKind::Corrupt,
-            (BlockStatus::Input { cause, .. }, _) if **cause == BlockStatus::Short => ErrorKind::Malformed,
+            (BlockStatus::Short | BlockStatus::Truncated { .. }, _) => ErrorKind::Corrupt,
+            (BlockStatus::Unmapped { checksum: true, .. }, _) => ErrorKind::Corrupt,
+            (BlockStatus::Unmapped { .. }, _) => ErrorKind::Malformed,
+            (BlockStatus::Input { cause, .. }, _) => match **cause {
+                BlockStatus::Short => ErrorKind::Malformed,
+                BlockStatus::Truncated { .. } | BlockStatus::Unmapped { .. } => return Self::of_status(cause),
+                _ => ErrorKind::Io,
+            },
             _ => ErrorKind::Io,
         })
     }
@@ -79,6 +85,23 @@ impl ErrorKind {
             ErrorKind::Io | ErrorKind::NothingToVerify => io::ErrorKind::Other,
         }
     }
+}
+
+/// What a caller can do about a failure to open something. A program names its own options for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// Read the file system without its journal.
+    IgnoreJournal,
+    /// Give the device that the journal is on, or read the file system without its journal.
+    GiveJournal,
+    /// Use this backup of the superblock.
+    UseSuperblock {
+        /// The block that it is in.
+        block: u64,
+    },
+    /// Read metadata with wrong checksums.
+    IgnoreChecksums,
 }
 
 /// Why something could not be opened, read or verified.
@@ -121,6 +144,11 @@ impl Error {
     /// What kind of failure it is.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
+    }
+
+    /// What helps against it, where something is known to.
+    pub fn remedy(&self) -> Option<Remedy> {
+        self.downcast_ref::<crate::image::ImageError>()?.remedy()
     }
 
     /// What it is about: the target, or the path within it.

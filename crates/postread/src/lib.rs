@@ -78,7 +78,7 @@ pub use digest_files::{
     DigestInput, DigestJob, Digester, FileError, Progress, digest_file, digest_files, open_regular,
 };
 pub use engine::{Engine, EngineConfig};
-pub use error::{EngineError, Error, ErrorKind, ReadError, Result};
+pub use error::{EngineError, Error, ErrorKind, ReadError, Remedy, Result};
 pub use file::{Chunk, OpenFile, ReadBytes, ReadFuture};
 pub use hash_blocks::HashBlocks;
 pub use latency::Latency;

@@ -193,7 +193,7 @@ impl TrustedDigests {
             Err(error @ ImageError::NotFound { locked: Some(_), .. }) => Some(error.without_path(path).into()),
             Err(ImageError::NotFound { .. }) => corrupt("no such file".to_owned()),
             // Through a file, say, where there was a directory.
-            Err(error @ (ImageError::WrongKind { .. } | ImageError::Parent | ImageError::Loop { .. })) => {
+            Err(error @ (ImageError::NotADirectory { .. } | ImageError::Parent | ImageError::Loop { .. })) => {
                 corrupt(format!("nothing was verified: {error}"))
             }
             Err(error) => Some(error.into()),

@@ -134,7 +134,10 @@ pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
     }
     .map_err(fail)?;
     if len > SECRET_MAX {
-        return Err(Failure::usage(format!("{}: a secret has at most {SECRET_MAX} bytes", name())));
+        return Err(Failure::usage(format!(
+            "{}: not a key or passphrase: expected at most {SECRET_MAX} bytes, found more",
+            name()
+        )));
     }
     secret.truncate(len);
     Ok(secret)

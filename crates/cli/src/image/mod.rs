@@ -112,7 +112,8 @@ impl ImageArgs {
     /// set, it is asked for on a terminal.
     pub(crate) fn with_keys(&self, target: &Path, ask: bool) -> Result<Builder, Failure> {
         let mut builder = self.builder(target).ext4_options(self.ext4_options()?).keys(self.keys.load()?);
-        if ask && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+        // Whoever typed no passphrase is not asked again.
+        if ask && !self.keys.given() && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             builder = builder.ask_passphrase(|| {
                 postread_sys::hardening::set_not_dumpable()?;
                 terminal::ask("Passphrase (empty for none): ")

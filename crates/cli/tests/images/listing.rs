@@ -248,10 +248,7 @@ fn slashes_and_parents_in_paths() {
             let output = run(command, path);
             expect(&output, 2);
             let told = stderr(&output);
-            assert!(
-                told.contains("/enc/f100: inode ") && told.contains(" is not a directory"),
-                "{command} {path}: {told}"
-            );
+            assert!(told.contains("/enc/f100: is not a directory"), "{command} {path}: {told}");
         }
         for path in ["../enc/f100", "/enc/sub/../f100", "/enc/.."] {
             let output = run(command, path);

@@ -11,6 +11,7 @@ mod links;
 mod listed;
 mod listing;
 mod memory;
+mod messages;
 mod metadata;
 mod outcomes;
 mod pieces;

@@ -241,7 +241,7 @@ fn what_is_not_ext4_is_named() {
     }
     fs::write(dir.path().join("cut"), &whole[..whole.len() / 2]).unwrap();
     let output = postread(dir.path(), &["ls", "cut"]);
-    let told = format!("has {} bytes, and the target only {}", whole.len(), whole.len() / 2);
+    let told = format!("truncated: expected {} bytes, found {}", whole.len(), whole.len() / 2);
     assert!(stderr(&output).contains(&told), "{}", stderr(&output));
 }
 

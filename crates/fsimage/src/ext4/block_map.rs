@@ -1,6 +1,7 @@
 //! The classic map: 12 direct blocks, then an indirect, a double and a triple indirect one.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::bytes::le32;
 use super::cache::Cached;
@@ -20,6 +21,8 @@ pub(crate) struct BlockMapWalk {
     /// Each indirect block seen, with its place in the map: one that turns up in two places is a loop.
     seen: HashMap<u64, Place>,
     leaf: Option<(u64, Cached)>,
+    /// How many blocks from `next` on cannot be looked up, after a failure.
+    broken: u64,
 }
 
 /// The first file block of a subtree, and its level.
@@ -41,14 +44,26 @@ fn pointer(block: &[u8], slot: u64) -> u64 {
 impl BlockMapWalk {
     /// `from` and `end` are in file blocks.
     pub(crate) fn new(ino: u32, root: [u8; 60], from: u64, end: u64) -> Self {
-        Self { ino, root, next: from, end, seen: HashMap::new(), leaf: None }
+        Self { ino, root, next: from, end, seen: HashMap::new(), leaf: None, broken: 0 }
+    }
+
+    /// After a failure: the blocks that cannot be looked up because of it. The walk continues after them.
+    pub(crate) fn skip_broken(&mut self) -> Option<Range<u64>> {
+        let broken = self.next..self.next.saturating_add(std::mem::take(&mut self.broken));
+        self.next = broken.end;
+        Some(broken).filter(|broken| !broken.is_empty())
     }
 
     /// The next run of blocks.
     pub(crate) fn next(&mut self, fs: &Ext4) -> Result<Option<RawExtent>> {
         let mut run: Option<RawExtent> = None;
         while self.next < self.end {
-            match (&mut run, self.lookup(fs, self.next)?) {
+            let mapped = match self.lookup(fs, self.next) {
+                // The run before the failure comes first.
+                Err(_) if run.is_some() => break,
+                mapped => mapped?,
+            };
+            match (&mut run, mapped) {
                 (None, Mapped::Hole(span)) => {
                     self.next = self.next.saturating_add(span);
                     continue;
@@ -69,12 +84,14 @@ impl BlockMapWalk {
     fn lookup(&mut self, fs: &Ext4, logical: u64) -> Result<Mapped> {
         let per = u64::from(fs.superblock().block_size / 4);
         let Some(mut rest) = logical.checked_sub(DIRECT) else {
-            return self.data(fs, logical, pointer(&self.root, logical));
+            let block = pointer(&self.root, logical);
+            return self.data(fs, logical, block);
         };
         if let Some((start, leaf)) = &self.leaf
             && let Some(slot) = logical.checked_sub(*start).filter(|&slot| slot < per)
         {
-            return self.data(fs, logical, pointer(leaf, slot));
+            let block = pointer(leaf, slot);
+            return self.data(fs, logical, block);
         }
         // The level whose subtree covers the block, and how many blocks that is.
         let (mut level, mut covered) = (1u8, per);
@@ -94,6 +111,7 @@ impl BlockMapWalk {
                 return Ok(Mapped::Hole(covered.saturating_sub(offset)));
             }
             let start = logical.saturating_sub(offset);
+            self.broken = covered.saturating_sub(offset);
             self.enter(fs, logical, block, (start, level))?;
             let bytes = fs.block(block)?;
             covered = covered.checked_div(per).unwrap_or(0);
@@ -106,7 +124,8 @@ impl BlockMapWalk {
         }
     }
 
-    fn data(&self, fs: &Ext4, logical: u64, block: u64) -> Result<Mapped> {
+    fn data(&mut self, fs: &Ext4, logical: u64, block: u64) -> Result<Mapped> {
+        self.broken = 1;
         if block == 0 {
             return Ok(Mapped::Hole(1));
         }

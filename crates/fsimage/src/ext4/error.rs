@@ -13,6 +13,23 @@ pub enum Error {
         /// What is there instead.
         found: u16,
     },
+    /// The source is too short for a superblock.
+    #[error("not an ext4 file system: expected at least 2048 bytes, found {found}")]
+    TooShort {
+        /// Its bytes.
+        found: u64,
+    },
+    /// There is no usable superblock at the start, and a backup of it is where backups usually are.
+    #[error("{error}; block {backup} has a backup of the superblock")]
+    DamagedSuperblock {
+        /// What is wrong with the first superblock.
+        error: Box<Error>,
+        /// The block with the backup: what [`Options::superblock`](super::Options::superblock) takes.
+        backup: u64,
+    },
+    /// The file system cannot be read with the contents of its journal over it.
+    #[error("after the journal was replayed: {0}")]
+    AfterReplay(Box<Error>),
     /// There is no superblock in the block that [`Options::superblock`](super::Options::superblock) names.
     #[error(
         "no ext4 superblock in block {block}: backups are usually in block 8193 (blocks of 1 KiB), 16384 (2 KiB) or \
@@ -53,6 +70,16 @@ pub enum Error {
         len: usize,
         /// The error of the source.
         source: io::Error,
+    },
+    /// The source ends before the file system does, and before what is wanted: the image was truncated.
+    #[error("the image is truncated before byte {end}: expected {expected} bytes, found {found}")]
+    Truncated {
+        /// The end of what is wanted, in bytes from the start of the file system.
+        end: u64,
+        /// Bytes of the file system, according to its superblock.
+        expected: u64,
+        /// Bytes of the source.
+        found: u64,
     },
     /// There is no inode of this number that a name could refer to.
     #[error("there is no inode {ino}: the file system has inodes 2 and {first} to {last}")]
@@ -271,12 +298,22 @@ pub(crate) enum Fault {
     Field { field: &'static str, value: u64 },
     #[error("{field} is {value}, the limit is {limit}")]
     Limit { field: &'static str, value: u64, limit: u64 },
-    #[error("{field} is {value}, expected {first} to {last}")]
+    #[error("{field} is {value}, expected {first}{}", Last(*first, *last))]
     Range { field: &'static str, value: u64, first: u64, last: u64 },
     #[error("file block {logical} is in block {block}, which holds file system metadata")]
     Metadata { logical: u64, block: u64 },
     #[error("{0}")]
     Rule(&'static str),
+}
+
+/// The end of a range in a message, where it has more than one number.
+struct Last(u64, u64);
+
+impl fmt::Display for Last {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(first, last) = self;
+        if first == last { Ok(()) } else { write!(f, " to {last}") }
+    }
 }
 
 impl Fault {

@@ -1,6 +1,7 @@
 //! A file's raw contents at any offset.
 
 use std::io;
+use std::ops::Range;
 
 use postread_io::ReadAt;
 
@@ -18,13 +19,14 @@ pub struct File {
     size: u64,
     extents: Vec<Extent>,
     inline: Option<Vec<u8>>,
-    broken: Option<Broken>,
+    /// What corrupt parts of the map cover, in order.
+    broken: Vec<Broken>,
 }
 
-/// Where the map of a file breaks off, and why.
+/// Bytes of a file of which nobody knows where they are, and why.
 #[derive(Debug, Clone)]
 struct Broken {
-    from: u64,
+    range: Range<u64>,
     corrupt: Corrupt,
 }
 
@@ -32,16 +34,19 @@ impl Ext4 {
     /// An inode's contents as they are on disk (ciphertext if they are encrypted; holes and unwritten extents as
     /// zeros). Reads are not limited to the file's size: see [`File`].
     ///
-    /// If part of the map is corrupt, what comes before can be read, and reads past it fail.
+    /// If part of the map is corrupt, reads of what it covers fail, and the rest can be read.
     pub fn open_raw(&self, inode: &Inode) -> Result<File> {
-        let (mut extents, mut broken) = (Vec::new(), None);
+        let (mut extents, mut broken) = (Vec::new(), Vec::new());
         let inline = self.inline_data(inode)?;
         if inline.is_none() {
             let mut walk = self.extents_from(inode, 0);
             while let Some(extent) = walk.next() {
                 match extent {
                     Ok(extent) => extents.push(extent),
-                    Err(Error::Corrupt(corrupt)) => broken = Some(Broken { from: walk.position(), corrupt }),
+                    Err(Error::Corrupt(corrupt)) => match walk.skip_broken() {
+                        Some(range) => broken.push(Broken { range, corrupt }),
+                        None => return Err(corrupt.into()),
+                    },
                     Err(error) => return Err(error),
                 }
             }
@@ -77,7 +82,7 @@ impl Ext4 {
 }
 
 fn read_exact(fs: &Ext4, buf: &mut [u8], offset: u64) -> Result<()> {
-    fs.device().read_exact_at(buf, offset).map_err(|source| Error::Io { offset, len: buf.len(), source })
+    fs.device().read_exact_at(buf, offset).map_err(|source| fs.read_failed(offset, buf.len(), source))
 }
 
 impl File {
@@ -86,9 +91,14 @@ impl File {
         self.size
     }
 
-    /// The extents, in order; of a map that is corrupt in part, those before that part.
+    /// The extents, in order; of a map that is corrupt in part, those of the other parts.
     pub fn extents(&self) -> &[Extent] {
         &self.extents
+    }
+
+    /// The first broken range that ends after `offset`.
+    fn broken_from(&self, offset: u64) -> Option<&Broken> {
+        self.broken.get(self.broken.partition_point(|broken| broken.range.end <= offset))
     }
 
     /// Fills `buf` from byte `offset`; what is not mapped, past the end of the file too, is zeros.
@@ -100,16 +110,20 @@ impl File {
             buf[..len].copy_from_slice(&rest[..len]);
             return Ok(());
         }
-        if let Some(Broken { from, corrupt }) = &self.broken
-            && offset.saturating_add(to_u64(buf.len())) > *from
-            && !buf.is_empty()
-        {
-            return Err(corrupt.clone().into());
+        let end = offset.saturating_add(to_u64(buf.len()));
+        if let Some(broken) = self.broken_from(offset).filter(|broken| broken.range.start < end && offset < end) {
+            return Err(broken.corrupt.clone().into());
         }
         let mut rest = buf;
         let mut position = offset;
         let first = self.extents.partition_point(|extent| extent.end() <= offset);
         for extent in &self.extents[first..] {
+            // A hole before a broken part is not among the extents.
+            let gap = usize::try_from(extent.logical.saturating_sub(position)).unwrap_or(usize::MAX).min(rest.len());
+            let (hole, after) = rest.split_at_mut(gap);
+            hole.fill(0);
+            position = position.saturating_add(to_u64(gap));
+            rest = after;
             if rest.is_empty() {
                 return Ok(());
             }
@@ -135,9 +149,9 @@ impl ReadAt for File {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut end = self.size;
-        // Up to where the map breaks off, if there is anything to read before.
-        if let Some(broken) = self.broken.as_ref().filter(|broken| offset < broken.from) {
-            end = end.min(broken.from);
+        // Up to the next broken part, if there is anything to read before.
+        if let Some(broken) = self.broken_from(offset).filter(|broken| offset < broken.range.start) {
+            end = end.min(broken.range.start);
         }
         let len = usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
         self.read_raw_at(&mut buf[..len], offset).map_err(io::Error::other)?;

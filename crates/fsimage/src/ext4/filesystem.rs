@@ -3,6 +3,7 @@
 //! What is made of them is in `impl` blocks of [`Ext4`] beside the types that they open.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use postread_io::ReadAt;
@@ -115,8 +116,23 @@ impl Ext4 {
         self.bytes(block.saturating_mul(self.block_size()), to_usize(self.0.superblock.block_size))
     }
 
+    /// How many bytes the file system has and how many its source has, if those are fewer.
+    pub fn truncated(&self) -> Option<(u64, u64)> {
+        let (expected, found) = (self.superblock().size(), self.device().len().ok()?);
+        (found < expected).then_some((expected, found))
+    }
+
+    /// A read that failed: of a truncated image, past its end, for that reason.
+    pub(crate) fn read_failed(&self, offset: u64, len: usize, source: io::Error) -> Error {
+        let end = offset.saturating_add(to_u64(len));
+        match self.truncated().filter(|_| source.kind() == io::ErrorKind::UnexpectedEof) {
+            Some((expected, found)) if end > found => Error::Truncated { end, expected, found },
+            _ => Error::Io { offset, len, source },
+        }
+    }
+
     fn bytes(&self, offset: u64, len: usize) -> Result<Cached> {
-        self.0.cache.read(offset, len).map_err(|source| Error::Io { offset, len, source })
+        self.0.cache.read(offset, len).map_err(|source| self.read_failed(offset, len, source))
     }
 
     /// The descriptor of block group `group`. A wrong checksum is no error: see

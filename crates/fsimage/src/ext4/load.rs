@@ -1,6 +1,7 @@
 //! Loading a file system: the superblock or a backup of it, the journal, and a survey of the metadata.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use postread_io::ReadAt;
@@ -87,7 +88,8 @@ impl Ext4 {
             return Ok(on_disk);
         };
         // The superblock itself may be among what the journal holds.
-        let fs = open(replayed.device.clone(), &options, Some(replayed.replay), None)?;
+        let fs = open(replayed.device.clone(), &options, Some(replayed.replay), None)
+            .map_err(|error| Error::AfterReplay(Box::new(error)))?;
         match replayed.changes(&fs)? {
             Some(changes) => fs.with_changes(changes, &options),
             None => Ok(fs),
@@ -104,7 +106,7 @@ fn open(source: Arc<dyn ReadAt>, options: &Options, replay: Option<Replay>, chan
     let (superblock, superblock_block) = match options.superblock {
         Some(block) => backup(&*source, block, options.checksums)?,
         None => {
-            let superblock = Superblock::parse(&read_superblock(&*source, SUPERBLOCK_OFFSET)?, options.checksums)?;
+            let superblock = first_superblock(&*source, options.checksums)?;
             let block = default_superblock_block(&superblock);
             (superblock, block)
         }
@@ -145,6 +147,31 @@ fn journal_blocks(fs: &Ext4, ino: u32) -> Vec<(u64, u64)> {
     let in_blocks = |bytes: u64| bytes.checked_div(fs.block_size()).unwrap_or(0);
     let extents = fs.extents_from(&inode, 0).map_while(Result::ok).filter(|extent| extent.kind != ExtentKind::Hole);
     extents.map(|extent| (in_blocks(extent.physical), in_blocks(extent.len))).collect()
+}
+
+/// Where `mke2fs` puts the first backup of the superblock, by the size of a block.
+const BACKUPS: [(u64, u64); 3] = [(1024, 8193), (2048, 16384), (4096, 32768)];
+
+/// The superblock at the start. Where there is none, the error says whether there is a backup.
+fn first_superblock(source: &dyn ReadAt, verify: bool) -> Result<Superblock> {
+    let bytes = match (read_superblock(source, SUPERBLOCK_OFFSET), source.len()) {
+        (Err(Error::Io { source: error, .. }), Ok(found)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(Error::TooShort { found });
+        }
+        (read, _) => read?,
+    };
+    Superblock::parse(&bytes, verify).map_err(|error| {
+        let is_backup = |&(size, block): &(u64, u64)| {
+            let found = read_superblock(source, block.saturating_mul(size)).and_then(|b| Superblock::parse(&b, true));
+            found.is_ok_and(|found| u64::from(found.block_size) == size)
+        };
+        match (&error, BACKUPS.into_iter().find(is_backup)) {
+            (Error::NotExt4 { .. } | Error::Corrupt(_), Some((_, backup))) => {
+                Error::DamagedSuperblock { error: Box::new(error), backup }
+            }
+            _ => error,
+        }
+    })
 }
 
 fn read_superblock(source: &dyn ReadAt, offset: u64) -> Result<Vec<u8>> {

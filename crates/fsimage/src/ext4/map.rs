@@ -1,5 +1,6 @@
 //! From a file's bytes to the file system's: extents in bytes, holes included, whatever the inode is mapped by.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::block_map::BlockMapWalk;
@@ -61,7 +62,8 @@ enum Source {
 }
 
 /// A file's extents in order: contiguous from the byte asked for, up to the end of the last block that holds data or
-/// is mapped. Adjacent extents of one kind are joined. An error ends the iteration.
+/// is mapped. Adjacent extents of one kind are joined. An error ends the iteration, unless [`Extents::skip_broken`]
+/// continues it.
 #[derive(Debug)]
 pub struct Extents {
     fs: Ext4,
@@ -107,9 +109,22 @@ impl Extents {
         Self { fs: fs.clone(), source, next: from, end, pending: None, failed: false }
     }
 
-    /// The first byte of the file that has not come yet: where a failed walk ended.
-    pub(crate) fn position(&self) -> u64 {
-        self.next.saturating_mul(self.fs.block_size())
+    /// Continues after an error that concerns a part of the map, and returns the bytes of the file that this part would
+    /// map: nobody knows where they are. `None` if the error leaves nothing to continue with.
+    pub fn skip_broken(&mut self) -> Option<Range<u64>> {
+        if !self.failed {
+            return None;
+        }
+        let blocks = match &mut self.source {
+            Source::Tree(walk) => walk.broken.take(),
+            Source::Map(walk) => walk.skip_broken(),
+            Source::Changed(..) | Source::Nothing => None,
+        }?;
+        let start = blocks.start.max(self.next);
+        self.next = blocks.end.max(start);
+        self.failed = false;
+        let block_size = self.fs.block_size();
+        Some(start.saturating_mul(block_size)..self.next.saturating_mul(block_size))
     }
 
     fn raw(&mut self) -> Result<Option<RawExtent>> {
@@ -228,6 +243,8 @@ struct TreeWalk {
     from: u64,
     stack: Vec<Level>,
     started: bool,
+    /// The file blocks that the node covers that could not be read last.
+    broken: Option<Range<u64>>,
 }
 
 #[derive(Debug)]
@@ -251,12 +268,14 @@ struct Child {
 
 impl TreeWalk {
     fn new(inode: &Inode, from: u64) -> Self {
-        Self { ino: inode.ino, seed: inode.checksum_seed, root: inode.block, from, stack: Vec::new(), started: false }
+        let (ino, seed, root) = (inode.ino, inode.checksum_seed, inode.block);
+        Self { ino, seed, root, from, stack: Vec::new(), started: false, broken: None }
     }
 
     fn next(&mut self, fs: &Ext4) -> Result<Option<RawExtent>> {
         if !self.started {
             self.started = true;
+            self.broken = Some(self.from..1 << 32);
             self.push(fs, None)?;
         }
         while let Some(level) = self.stack.last_mut() {
@@ -280,7 +299,9 @@ impl TreeWalk {
             }
             let after = if level.next < level.entries { index_entry(bytes, level.next).logical } else { end };
             let depth = level.depth.saturating_sub(1);
-            self.push(fs, Some(Child { block: index.child, depth, start: index.logical, end: after.min(end) }))?;
+            let child = Child { block: index.child, depth, start: index.logical, end: after.min(end) };
+            self.broken = Some(child.start..child.end);
+            self.push(fs, Some(child))?;
         }
         Ok(None)
     }

@@ -1,11 +1,13 @@
 //! A file's contents: where they lie, and what they are encrypted with.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use postread_fscrypt::{ContentsKey, Context};
-use postread_fsimage::ext4::{ExtentKind, FileType, Inode};
-use postread_io::MemorySource;
+use postread_fsimage::ext4::{self, ExtentKind, FileType, Inode};
+use postread_io::{BlockStatus, MemorySource, Source};
 
+use super::file_map::{FileMap, Nowhere};
 use super::{DecryptStep, Image, ImageError};
 use crate::plan::{ExtentMap, Linear, MappedExtent, Mapping, Piece, Plan};
 
@@ -38,6 +40,7 @@ impl Mapping for Shifted {
 impl Image {
     /// A regular file's contents, with the key that they need.
     pub fn contents(&self, file: &Inode) -> Result<Contents, ImageError> {
+        is_file(file)?;
         let key = match self.context(file)? {
             Some(context) => Some(Arc::new(self.contents_key(file, &context)?)),
             None => None,
@@ -47,29 +50,43 @@ impl Image {
 
     /// A regular file's contents as they lie on disk: ciphertext, where they are encrypted.
     pub fn ciphertext(&self, file: &Inode) -> Result<Contents, ImageError> {
+        is_file(file)?;
         self.contents_with(file, None)
     }
 
     fn contents_with(&self, file: &Inode, key: Option<Arc<ContentsKey>>) -> Result<Contents, ImageError> {
         let ino = file.ino;
-        if file.file_type != FileType::Regular {
-            return Err(ImageError::WrongKind { ino, wanted: "regular file" });
-        }
         if let Some(data) = self.fs().inline_data(file)? {
             let len = data.len() as u64;
             let map = Arc::new(Linear::new(Arc::new(MemorySource::new(data)), 0, len));
             return Ok(Contents { ino, len: file.size, map, key });
         }
         let mut extents = Vec::new();
-        for extent in self.fs().extents_from(file, 0) {
-            let extent = extent?;
-            if extent.kind == ExtentKind::Written {
-                let physical = extent.physical.saturating_add(self.start);
-                extents.push(MappedExtent { logical: extent.logical, len: extent.len, physical });
+        let mut broken: Vec<(Range<u64>, Arc<dyn Source>)> = Vec::new();
+        let mut walk = self.fs().extents_from(file, 0);
+        while let Some(extent) = walk.next() {
+            let (error, status) = match extent {
+                Ok(extent) if extent.kind == ExtentKind::Written => {
+                    let physical = extent.physical.saturating_add(self.start);
+                    extents.push(MappedExtent { logical: extent.logical, len: extent.len, physical });
+                    continue;
+                }
+                Ok(_) => continue,
+                Err(error) => match unmapped(&error) {
+                    Some(status) => (error, status),
+                    None => return Err(error.into()),
+                },
+            };
+            let Some(range) = walk.skip_broken() else { return Err(error.into()) };
+            // Neighbours are one range: a hostile map has many of them.
+            match broken.last_mut() {
+                Some((last, _)) if last.end == range.start => last.end = range.end,
+                _ => broken.push((range, Arc::new(Nowhere(status)))),
             }
         }
-        let map = ExtentMap::new(self.data.clone(), extents)
+        let extents = ExtentMap::new(self.data.clone(), extents)
             .map_err(|_| ImageError::WrongKind { ino, wanted: "file whose extents are apart" })?;
+        let map = FileMap { extents, broken, truncated: self.truncated.clone() };
         Ok(Contents { ino, len: file.size, map: Arc::new(map), key })
     }
 
@@ -83,6 +100,27 @@ impl Image {
             self.tell_unjudged(&context.policy);
         }
         Ok(key)
+    }
+}
+
+/// What the blocks are that a part of a map covers, for an error that concerns that part only.
+fn unmapped(error: &ext4::Error) -> Option<BlockStatus> {
+    match error {
+        ext4::Error::Corrupt(corrupt) => {
+            Some(BlockStatus::Unmapped { message: error.to_string().into(), checksum: corrupt.is_checksum() })
+        }
+        ext4::Error::Truncated { expected, found, .. } => {
+            Some(BlockStatus::Truncated { expected: *expected, found: *found })
+        }
+        _ => None,
+    }
+}
+
+/// Only regular files have contents. A key matters less than that.
+fn is_file(inode: &Inode) -> Result<(), ImageError> {
+    match inode.file_type {
+        FileType::Regular => Ok(()),
+        found => Err(ImageError::NotAFile { found }),
     }
 }
 

@@ -6,7 +6,7 @@ use postread_fscrypt::{ContextError, DataError, KeyError, MissingKey};
 use postread_fsimage::ext4;
 use postread_verity::{DescriptorError, FileDigest, GeometryError};
 
-use crate::{EngineError, Error, ErrorKind};
+use crate::{EngineError, Error, ErrorKind, Remedy};
 
 /// Why a part of an image could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +113,19 @@ pub enum ImageError {
     /// Nothing vouches for the file but itself, and that is not enough.
     #[error("the file has fs-verity, and no digest is given for it")]
     NotListed,
-    /// A path goes through what is not a directory, or names what is not a regular file.
+    /// What has no contents to read.
+    #[error("is a {}", super::kind_name(*found))]
+    NotAFile {
+        /// What it is.
+        found: ext4::FileType,
+    },
+    /// A path goes through what is not a directory.
+    #[error("{}{}is not a directory", String::from_utf8_lossy(path), if path.is_empty() { "" } else { " " })]
+    NotADirectory {
+        /// The path up to there; empty where the caller names it.
+        path: Vec<u8>,
+    },
+    /// An inode is not of the kind that an operation needs.
     #[error("inode {ino} is not a {wanted}")]
     WrongKind {
         /// The inode.
@@ -172,7 +184,18 @@ impl ImageError {
             ImageError::NotFound { path, locked } if path == super::canonical(named) => {
                 ImageError::NotFound { path: Vec::new(), locked }
             }
+            ImageError::NotADirectory { path } if path == super::canonical(named) => {
+                ImageError::NotADirectory { path: Vec::new() }
+            }
             other => other,
+        }
+    }
+
+    /// What helps against it, where something is known to.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            ImageError::Ext4(error) => remedy_of(error),
+            _ => None,
         }
     }
 
@@ -180,34 +203,50 @@ impl ImageError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             ImageError::MissingKey { .. } | ImageError::Key { .. } => ErrorKind::Key,
-            ImageError::Ext4(ext4::Error::Io { source, .. }) if source.kind() != std::io::ErrorKind::UnexpectedEof => {
-                ErrorKind::Io
-            }
-            ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.is_checksum() => ErrorKind::Corrupt,
-            // The checksums of a journal are judged by whole transactions: what is wrong with it is one kind of failure.
-            ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.structure() == ext4::Structure::Journal => {
-                ErrorKind::Corrupt
-            }
-            // Metadata that the kernel wrote and that vouches for the file: what is wrong with it is the file's failure.
-            ImageError::Ext4(ext4::Error::Corrupt(corrupt)) if corrupt.structure() == ext4::Structure::Verity => {
-                ErrorKind::Corrupt
-            }
+            ImageError::Ext4(error) => kind_of(error),
             ImageError::Digest { .. } | ImageError::Descriptor { .. } | ImageError::Tree { .. } => ErrorKind::Corrupt,
             // A name that is not there because its directory is locked is a matter of the key.
             ImageError::NotFound { locked: Some(_), .. } => ErrorKind::Key,
             ImageError::NotFound { locked: None, .. } => ErrorKind::NotFound,
             ImageError::NoVerity { .. } | ImageError::NotListed => ErrorKind::Corrupt,
             ImageError::Parent | ImageError::WrongKind { .. } | ImageError::Loop { .. } => ErrorKind::InvalidInput,
-            ImageError::Ext4(
-                ext4::Error::UnsupportedFeatures(_)
-                | ext4::Error::UnsupportedJournal(_)
-                | ext4::Error::ExternalJournal { .. },
-            ) => ErrorKind::Unsupported,
-            ImageError::Ext4(ext4::Error::WrongJournal(_) | ext4::Error::NoBackup { .. }) => ErrorKind::InvalidInput,
+            ImageError::NotAFile { .. } | ImageError::NotADirectory { .. } => ErrorKind::InvalidInput,
             ImageError::Engine(_) => ErrorKind::Io,
             _ => ErrorKind::Malformed,
         }
     }
+}
+
+fn kind_of(error: &ext4::Error) -> ErrorKind {
+    use ext4::{Error, Structure};
+    match error {
+        Error::DamagedSuperblock { error, .. } | Error::AfterReplay(error) => kind_of(error),
+        Error::Io { source, .. } if source.kind() != std::io::ErrorKind::UnexpectedEof => ErrorKind::Io,
+        Error::Corrupt(corrupt) if corrupt.is_checksum() => ErrorKind::Corrupt,
+        // The checksums of a journal are judged by whole transactions: what is wrong with it is one kind of failure. And
+        // metadata of fs-verity vouches for the file: what is wrong with it is the file's failure.
+        Error::Corrupt(corrupt) if matches!(corrupt.structure(), Structure::Journal | Structure::Verity) => {
+            ErrorKind::Corrupt
+        }
+        Error::UnsupportedFeatures(_) | Error::UnsupportedJournal(_) | Error::ExternalJournal { .. } => {
+            ErrorKind::Unsupported
+        }
+        Error::WrongJournal(_) | Error::NoBackup { .. } => ErrorKind::InvalidInput,
+        _ => ErrorKind::Malformed,
+    }
+}
+
+/// What helps against an error of a file system, where one option of reading it does.
+fn remedy_of(error: &ext4::Error) -> Option<Remedy> {
+    use ext4::{Error, Structure};
+    Some(match error {
+        Error::DamagedSuperblock { backup, .. } => Remedy::UseSuperblock { block: *backup },
+        Error::ExternalJournal { .. } => Remedy::GiveJournal,
+        Error::AfterReplay(_) | Error::UnsupportedJournal(_) => Remedy::IgnoreJournal,
+        Error::Corrupt(corrupt) if corrupt.structure() == Structure::Journal => Remedy::IgnoreJournal,
+        Error::Corrupt(corrupt) if corrupt.is_checksum() => Remedy::IgnoreChecksums,
+        _ => return None,
+    })
 }
 
 impl From<ImageError> for Error {

@@ -6,6 +6,7 @@
 mod contents;
 mod decrypt_step;
 mod error;
+mod file_map;
 mod locked;
 mod names;
 mod path;
@@ -24,9 +25,10 @@ pub use walk::{ImageVisit, ImageWalk};
 
 use std::sync::Arc;
 
+use file_map::Nowhere;
 use postread_fscrypt::{Context, InodeFacts, KeySpecifier, Keyring, MasterKey, MissingKey};
 use postread_fsimage::ext4::{Ext4, Inode, Options};
-use postread_io::{ReadAt, ReadAtSource, Source};
+use postread_io::{BlockStatus, ReadAt, ReadAtSource, Source};
 
 /// An ext4 image and the keys at hand. Cloning is cheap.
 #[derive(Clone)]
@@ -40,6 +42,8 @@ pub struct Image {
     /// Where contents are read from, and the byte there at which the file system starts.
     data: Arc<dyn Source>,
     start: u64,
+    /// Where `data` ends before the file system does, and what fails the reads past it.
+    truncated: Option<(u64, Arc<dyn Source>)>,
 }
 
 impl std::fmt::Debug for Image {
@@ -65,7 +69,11 @@ impl Image {
             Some(_) => (Arc::new(ReadAtSource::new(fs.device().clone())), 0),
             None => (data, start),
         };
-        Ok(Image { fs, keys: Arc::new(keys), verdicts: Arc::default(), on_unjudged: None, data, start })
+        let truncated = fs.truncated().map(|(expected, found)| {
+            let status = BlockStatus::Truncated { expected, found };
+            (start.saturating_add(found), Arc::new(Nowhere(status)) as Arc<dyn Source>)
+        });
+        Ok(Image { fs, keys: Arc::new(keys), verdicts: Arc::default(), on_unjudged: None, data, start, truncated })
     }
 
     /// The same image with other keys.

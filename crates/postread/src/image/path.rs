@@ -102,7 +102,7 @@ impl Image {
         let mut ends_with_slash = path.ends_with(b"/") || path.ends_with(b"/.");
         while let Some((name, from_link)) = rest.next() {
             if !inode.is_dir() {
-                return Err(ImageError::WrongKind { ino: inode.ino, wanted: "directory" });
+                return Err(ImageError::NotADirectory { path: spelled });
             }
             if name == b".." {
                 if !from_link {
@@ -160,7 +160,7 @@ impl Image {
         }
         // As in the kernel: what precedes a trailing slash, or a dot after that, is a directory.
         if !inode.is_dir() && ends_with_slash {
-            return Err(ImageError::WrongKind { ino: inode.ino, wanted: "directory" });
+            return Err(ImageError::NotADirectory { path: spelled });
         }
         Ok(Found { inode, path: spelled, followed: links > 0 })
     }

@@ -46,7 +46,7 @@ impl std::fmt::Display for Warning {
         match self {
             Self::Short { expected, found } => write!(
                 f,
-                "the file system has {expected} bytes, and the target only {found}: what is missing cannot be read"
+                "the image is truncated: expected {expected} bytes, found {found}; what is missing cannot be read"
             ),
             Self::UnjudgedKey(key) => write!(
                 f,

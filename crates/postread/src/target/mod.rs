@@ -134,7 +134,7 @@ impl Target {
         let found = self.find(path, Follow::All)?;
         let fail = |error: ImageError| self.at(path, error);
         if !found.inode.is_dir() {
-            return Err(fail(ImageError::WrongKind { ino: found.inode.ino, wanted: "directory" }));
+            return Err(fail(ImageError::NotADirectory { path: found.path }));
         }
         let entries = self.0.image.read_dir(&found.inode).map_err(fail)?;
         let (image, dir) = (self.0.image.clone(), found.path);
