@@ -1,5 +1,6 @@
 //! The program, run as users run it.
 
+mod changing;
 mod check;
 mod common;
 mod digest;

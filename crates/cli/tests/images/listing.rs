@@ -282,3 +282,32 @@ fn inspect_groups_locked_files() {
     let text = expect(&postread(dir.path(), &["inspect", &image, "--key", &key]), 0);
     assert_eq!(text.matches("fs-verity /enc/").count(), files.len(), "{text}");
 }
+
+/// Contexts of a version that nobody knows: names are listed as Linux lists them, as without a key, whatever keys there are.
+#[test]
+fn an_unknown_version_of_a_context_lists_no_key_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, key) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let no_key = expect(&postread(dir.path(), &["ls", &image, "/enc"]), 0);
+    let with_key = expect(&postread(dir.path(), &["ls", &image, "/enc", "--key", &key]), 0);
+    let mut bytes = fs::read(dir.path().join(&image)).unwrap();
+    let identifier = hex::decode("106febaab6f204fb554357b2adefc46b").unwrap();
+    // Version 2, AES-256-XTS, AES-256-CTS, flags, log2 of the data unit size, three reserved bytes, identifier.
+    let contexts: Vec<usize> = (8..bytes.len() - 16)
+        .filter(|&at| bytes[at..at + 16] == identifier && bytes[at - 8..at - 5] == [2, 1, 4])
+        .collect();
+    assert!(contexts.len() > 3);
+    contexts.iter().for_each(|&at| bytes[at - 8] = 3);
+    fs::write(dir.path().join("unknown"), bytes).unwrap();
+    let args = ["ls", "unknown", "/enc", "--ignore-checksums"];
+    for options in [&[][..], &["--key", &key]] {
+        let listed = expect(&postread(dir.path(), &[&args[..], options].concat()), 0);
+        assert_eq!(listed, no_key);
+        assert_ne!(listed, with_key);
+    }
+    let output = postread(
+        dir.path(),
+        &["cat", "unknown", &format!("/enc/{}", no_key.lines().next().unwrap()), "--key", &key, "--ignore-checksums"],
+    );
+    assert!(matches!(output.status.code(), Some(2 | 3)), "{}", stderr(&output));
+}

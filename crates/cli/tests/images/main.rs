@@ -1,6 +1,7 @@
 //! Commands on images, run as users run them, over images that real kernels and tools made.
 
 mod again;
+mod broken_map;
 mod common;
 mod crash;
 mod extract;

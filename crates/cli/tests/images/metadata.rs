@@ -104,29 +104,25 @@ fn a_login_protector_comes_from_another_image_or_directory() {
 
 /// A directory as systemd-homed leaves it: a v1 policy that the kernel made, under the descriptor that systemd gives its
 /// key, and key slots made with `openssl`.
-#[test]
-fn a_directory_of_systemd_homed_unlocks() {
-    let dir = tempfile::tempdir().unwrap();
-    passphrase_file(dir.path());
-    fs::write(dir.path().join("wrong"), "incorrect\n").unwrap();
-    let Some(openssl) = postread_tests::require_tool("openssl") else { return };
-    let Some(tune2fs) = postread_tests::require_tool("tune2fs") else { return };
-    let image = unpack(dir.path(), "v1-xts");
+pub(crate) fn homed_image(dir: &Path) -> Option<(String, [u8; 8])> {
+    let openssl = postread_tests::require_tool("openssl")?;
+    let tune2fs = postread_tests::require_tool("tune2fs")?;
+    let image = unpack(dir, "v1-xts");
     let master = fs::read(key("key64.bin")).unwrap();
     // The descriptor does not go into any key. No checksums any more, as the inodes that name it change.
-    postread_tests::run(Command::new(tune2fs).current_dir(dir.path()).args(["-O", "^metadata_csum", &image]));
-    let descriptor = &Sha512::digest(Sha512::digest(&master))[..8];
-    let mut bytes = fs::read(dir.path().join(&image)).unwrap();
+    postread_tests::run(Command::new(tune2fs).current_dir(dir).args(["-O", "^metadata_csum", &image]));
+    let descriptor: [u8; 8] = Sha512::digest(Sha512::digest(&master))[..8].try_into().unwrap();
+    let mut bytes = fs::read(dir.join(&image)).unwrap();
     let made_with = [0, 0, 0x11, 0x11, 0x22, 0x22, 0x33, 0x33];
     let contexts: Vec<usize> = (0..bytes.len() - 8).filter(|&at| bytes[at..at + 8] == made_with).collect();
     assert!(contexts.len() > 3);
     for at in contexts {
-        bytes[at..at + 8].copy_from_slice(descriptor);
+        bytes[at..at + 8].copy_from_slice(&descriptor);
     }
-    fs::write(dir.path().join(&image), bytes).unwrap();
+    fs::write(dir.join(&image), bytes).unwrap();
 
     let openssl = |args: &[&str]| {
-        let output = Command::new(&openssl).current_dir(dir.path()).args(args).output().unwrap();
+        let output = Command::new(&openssl).current_dir(dir).args(args).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
@@ -137,15 +133,23 @@ fn a_directory_of_systemd_homed_unlocks() {
         let iv = "0".repeat(32);
         let file = key("key64.bin");
         let encrypted = openssl(&["enc", "-aes-256-ctr", "-K", &wrapping, "-iv", &iv, "-in", &file, "-base64", "-A"]);
-        fs::write(dir.path().join("salt"), salt).unwrap();
+        fs::write(dir.join("salt"), salt).unwrap();
         format!("{}:{encrypted}", openssl(&["base64", "-A", "-in", "salt"]))
     };
     // The second slot is the one; the first is of another passphrase.
-    fs::write(dir.path().join("slot0"), slot("recovery words", "0123456789abcdef0123456789abcdef")).unwrap();
-    fs::write(dir.path().join("slot1"), slot("correct horse", "another salt of thirty-two bytes")).unwrap();
+    fs::write(dir.join("slot0"), slot("recovery words", "0123456789abcdef0123456789abcdef")).unwrap();
+    fs::write(dir.join("slot1"), slot("correct horse", "another salt of thirty-two bytes")).unwrap();
     let commands = "ea_set -f slot0 /enc trusted.fscrypt_slot0\nea_set -f slot1 /enc trusted.fscrypt_slot1\n";
-    let Some(()) = debugfs(dir.path(), &image, commands) else { return };
+    debugfs(dir, &image, commands)?;
+    Some((image, descriptor))
+}
 
+#[test]
+fn a_directory_of_systemd_homed_unlocks() {
+    let dir = tempfile::tempdir().unwrap();
+    passphrase_file(dir.path());
+    fs::write(dir.path().join("wrong"), "incorrect\n").unwrap();
+    let Some((image, descriptor)) = homed_image(dir.path()) else { return };
     expect(&postread(dir.path(), &["extract", "-q", &image, "/enc", "-C", "out", "--passphrase-file", "pass"]), 0);
     let of_key = format!("{}={}", hex::encode(descriptor), key("key64.bin"));
     expect(&postread(dir.path(), &["extract", "-q", &image, "/enc", "-C", "by-key", "--key", &of_key]), 0);

@@ -147,6 +147,25 @@ fn no_master_key_is_left_in_memory() {
     assert!(left.is_empty(), "{left:#?}");
 }
 
+/// The passphrase of a key slot of systemd-homed, and the master key in it.
+#[test]
+fn nothing_of_a_slot_of_systemd_homed_is_left_in_memory() {
+    let Some(_) = postread_tests::require_tool("gdb") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let Some((image, _)) = crate::metadata::homed_image(dir.path()) else { return };
+    fs::write(dir.path().join("pass"), "correct horse\n").unwrap();
+    let whole = fs::read(key("key64.bin")).unwrap();
+    let needles: Vec<&[u8]> = whole.chunks(16).chain([&b"correct horse"[..]]).collect();
+    for args in [&["cat", &image, "/enc/f4096"][..], &["ls", "-R", &image], &["inspect", &image]] {
+        let args = [args, &["--passphrase-file", "pass"]].concat();
+        expect(&postread(dir.path(), &args), 0);
+        match residue(dir.path(), &args, None, &needles) {
+            None => return,
+            found => assert_eq!(found, Some(0), "{args:?}"),
+        }
+    }
+}
+
 /// A passphrase that a user types.
 #[test]
 fn no_typed_passphrase_is_left_in_memory() {
@@ -223,13 +242,16 @@ fn the_terminal_echoes_after_the_prompt() {
     let Some(setsid) = postread_tests::require_tool("setsid") else { return };
     let dir = tempfile::tempdir().unwrap();
     let image = unpack(dir.path(), "fscrypt-tool");
-    let typed: [(&[u8], bool); 6] = [
+    let typed: [(&[u8], bool); 8] = [
         (b"correct horse\n", true),
         (b"wrong\n", false),
         (b"corrx\x7fect horse\r", true),
         (b"abc\x15correct horse\n", true),
         (b"\x03", false),
         (b"corr\x1a\x1c", false),
+        // No passphrase: it is not asked for again.
+        (b"\x04", false),
+        (b"\n", false),
     ];
     for (input, good) in typed {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
@@ -244,7 +266,7 @@ fn the_terminal_echoes_after_the_prompt() {
             .current_dir(dir.path())
             .stdin(Stdio::from(open()))
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(Stdio::from(open()))
             .spawn()
             .unwrap();
         let echoes = || tcgetattr(terminal.as_fd()).unwrap().local_modes.contains(LocalModes::ECHO);
