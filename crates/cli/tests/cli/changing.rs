@@ -72,7 +72,8 @@ fn a_file_that_changes_while_it_is_read_fails() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_postread")).current_dir(&top).args(["digest", "--compact", "file"]).output();
     let digest = format!("sha256:{}", String::from_utf8(output.unwrap().stdout).unwrap().trim());
-    let changes: [(&str, fn(&Path)); 3] = [
+    type Change = (&'static str, fn(&Path));
+    let changes: [Change; 3] = [
         ("grown", |file| {
             fs::OpenOptions::new().append(true).open(file).unwrap().write_all(b"more").unwrap();
         }),
