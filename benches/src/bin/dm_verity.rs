@@ -93,7 +93,7 @@ fn on_every_cpu(size: u64, work: impl Fn(&mut [u8], u64) + Sync) -> f64 {
 fn roofline(file: &File, size: u64) -> f64 {
     let hasher = BlockHasher::new(HashAlg::Sha256).with_prefix(&[1; 32]);
     on_every_cpu(size, |buf, at| {
-        file.read_exact_at(buf, at).expect("reading");
+        ReadAt::read_exact_at(file, buf, at).expect("reading");
         let mut digests = [0; PIECE as usize / BLOCK * 32];
         hasher.hash_blocks(buf, BLOCK, &mut digests);
         std::hint::black_box(&digests);
