@@ -1,6 +1,5 @@
 //! The engine: submission, completion, inputs, queue policy, steps.
 
-mod clock;
 mod config;
 mod core;
 mod dispatch;

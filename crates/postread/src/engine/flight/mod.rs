@@ -17,7 +17,6 @@ use postread_io::{Bio, BioEnd, BlockStatus, Buf, Completion, Permit, Priority, S
 use postread_sys::contain;
 use postread_workqueue::Work;
 
-use super::clock::thread_cpu_ns;
 use super::dispatch::Dispatch;
 use super::{Core, OpenCount};
 use crate::auto::{Ready, Way};
@@ -26,6 +25,7 @@ use crate::plan::Plan;
 use crate::stamps::BioFate;
 use crate::stats::Counter;
 use crate::step::{BioMut, VerifiedInputs};
+use postread_sys::thread_cpu_ns;
 use state::{Phase, State};
 
 /// Who gets the bio when it has ended.
