@@ -27,9 +27,12 @@ use crate::exit::Failure;
 static ALLOCATOR: WipingAllocator = WipingAllocator;
 
 #[derive(Parser, Debug)]
-#[command(name = "postread", version, about, arg_required_else_help = true)]
-#[command(after_help = "Exit status: 0 done and good; 1 integrity failure found; 2 usage or malformed input; \
-3 a key is missing or wrong; 4 the environment failed (I/O, permission); 5 nothing there to verify.")]
+#[command(name = "postread", version, arg_required_else_help = true)]
+#[command(about = "Read, decrypt and verify what Linux protects with fs-verity, fscrypt, dm-verity and dm-crypt")]
+#[command(
+    after_help = "Exit status: 0 success; 1 integrity failure; 2 usage error or malformed input; 3 key missing or wrong; \
+4 environment error (I/O, permission); 5 nothing to verify."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -44,7 +47,7 @@ enum Command {
     Verify(Box<commands::verify::VerifyArgs>),
     /// Print the verified bytes of a file
     Cat(Box<commands::cat::CatArgs>),
-    /// Check files against a list of fs-verity digests
+    /// Compare files with a list of fs-verity digests
     Check(commands::check::CheckArgs),
     /// Show what protects an image: layers, policies, the keys needed, digests
     Inspect(Box<commands::inspect::InspectArgs>),
@@ -60,13 +63,13 @@ enum Command {
     Measure(commands::measure::MeasureArgs),
     /// Enable fs-verity on a file
     Enable(commands::enable::EnableArgs),
-    /// Measure the queue policies on a file, and show what `auto` settles on and why
+    /// Measure the queue policies on a file, and show what `auto` chooses and why
     Tune(commands::tune::TuneArgs),
-    /// Hash trees over whole devices: make, check, repair
+    /// Create, verify and repair hash trees of whole devices
     DmVerity(commands::dm_verity::DmVerityCommand),
-    /// What a LUKS header says, and whether a passphrase opens it
+    /// Print a LUKS header, or test a passphrase
     Luks(commands::luks::LuksCommand),
-    /// Run experiments: the kernel patches' measurements, on this machine
+    /// Repeat the kernel patches' measurements on this machine
     Lab(commands::lab::LabArgs),
 }
 

@@ -24,9 +24,9 @@ pub(crate) enum Queue {
     Inline,
     /// On a queue of the CPU that completed the read
     Bound,
-    /// On a queue that any CPU works on
+    /// On a queue that any CPU serves
     Unbound,
-    /// Decided for each bio from what was measured: local first, spread at break-even
+    /// Chosen for each bio from measured costs: local first, spread when that pays
     Auto,
 }
 
@@ -39,13 +39,13 @@ pub(crate) struct ReadOptions {
     /// Queue to high-priority workers (with bound or unbound)
     #[arg(long)]
     high_priority: bool,
-    /// Most work items at once (with bound: on each CPU) [default: the number of online CPUs]
+    /// Maximum number of active work items (with bound: per CPU) [default: the number of online CPUs]
     #[arg(long, value_name = "N")]
     max_active: Option<usize>,
-    /// Most bytes in flight; K, M and G may follow
+    /// Maximum number of bytes in flight; K, M and G may follow
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "64M")]
     memory: u64,
-    /// Report on standard error what the engine did
+    /// Print the engine's statistics on standard error
     #[arg(long)]
     pub(crate) stats: bool,
 }

@@ -42,3 +42,17 @@ fn digests_and_verified_reads() {
         assert!(!refused.status.success() && refused.stdout.is_empty(), "{name}: {refused:?}");
     }
 }
+
+#[test]
+fn items_of_a_workqueue() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, missing) = (dir.path().join("file"), dir.path().join("missing"));
+    std::fs::write(&file, [0; 1234]).expect("written");
+    let printed = run("workqueue", &[&file, &missing]);
+    let text = String::from_utf8(printed.stdout).expect("text");
+    assert!(printed.status.success());
+    assert!(text.contains(&format!("1234 {}\n", file.display())), "{text}");
+    assert!(text.contains(&format!("{}: ", missing.display())), "{text}");
+    // Both items were queued and are done.
+    assert!(text.contains("sizes"), "{text}");
+}

@@ -18,14 +18,14 @@ pub(crate) struct CatArgs {
     #[command(flatten)]
     target: VerityArgs,
     /// A file in it, if it is an image or a block device
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", help_heading = None)]
     path: Option<OsString>,
     #[command(flatten)]
     image: ImageArgs,
     /// Only these bytes; the end is exclusive, and either may be left out
-    #[arg(long, value_name = "START..END", value_parser = parse_range)]
+    #[arg(long, help_heading = "Reading", value_name = "START..END", value_parser = parse_range)]
     range: Option<ByteRange>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Reading")]
     read: ReadOptions,
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct ExtractArgs {
     /// Write this many files at once [default: the number of CPUs]
     #[arg(long, value_name = "N", help_heading = "Extraction", value_parser = parse_jobs)]
     jobs: Option<usize>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Reading")]
     read: ReadOptions,
     /// Print a report in JSON
     #[arg(long, help_heading = "Output")]

@@ -30,7 +30,7 @@ pub(crate) struct InspectArgs {
     #[command(flatten)]
     image: ImageArgs,
     /// Print a report in JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 

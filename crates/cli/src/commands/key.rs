@@ -20,7 +20,7 @@ pub(crate) struct KeyCommand {
 
 #[derive(Subcommand, Debug)]
 enum KeyWhat {
-    /// The identifier that v2 policies name a master key by, and its conventional v1 descriptor
+    /// Print the identifier of a master key in v2 policies, and its conventional v1 descriptor
     Id(KeyIdArgs),
 }
 

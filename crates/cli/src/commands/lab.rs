@@ -62,10 +62,10 @@ enum Experiment {
 /// What all experiments take.
 #[derive(Args, Debug, Clone)]
 struct LabOptions {
-    /// Rounds: how often everything is run through each arm
+    /// Number of rounds; each round runs every arm once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Fewer rounds and less to read: too few for most answers, enough to see that all works
+    /// Run fewer rounds over less data: enough to see that it works, too few for most answers
     #[arg(long)]
     quick: bool,
     /// Print the report as JSON
@@ -74,13 +74,13 @@ struct LabOptions {
     /// Write the report to FILE as one self-contained HTML page too
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Where to make the protected files: a directory on a disk [default: $TMPDIR, /tmp, /var/tmp or here]
+    /// Directory on a disk for the protected files [default: $TMPDIR, /tmp, /var/tmp or here]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Seed of the order in which arms are run
+    /// Seed of the random order of the arms
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// No progress on standard error
+    /// Show no progress on standard error
     #[arg(short, long)]
     quiet: bool,
 }

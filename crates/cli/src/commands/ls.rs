@@ -29,20 +29,20 @@ pub(crate) struct LsArgs {
     path: Option<OsString>,
     #[command(flatten)]
     image: ImageArgs,
-    /// Show modes, links, owners, sizes, times in UTC, targets
-    #[arg(short)]
+    /// Show modes, link counts, owners, sizes, times (UTC) and link targets
+    #[arg(short, help_heading = "Output")]
     long: bool,
-    /// List everything beneath, each with its path
-    #[arg(short = 'R', long)]
+    /// List all directories beneath, each entry with its path
+    #[arg(short = 'R', long, help_heading = "Output")]
     recursive: bool,
     /// Show inode numbers first
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = "Output")]
     inode: bool,
     /// Show extended attributes, each on a line of its own
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     xattrs: bool,
     /// Print a report in JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct LuksCommand {
 
 #[derive(Subcommand, Debug)]
 enum LuksWhat {
-    /// Print what a header says: ciphers, keyslots and what they cost, where the data is
+    /// Print a header: ciphers, keyslots with their costs, location of the data
     Dump(DumpArgs),
     /// Try a passphrase or a key file and name the keyslot that it opens
     Test(TestArgs),
@@ -48,13 +48,13 @@ struct TestArgs {
     /// A key file, all of whose bytes count; - for standard input
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// The most memory that Argon2 may ask for, in KiB
+    /// Maximum memory for Argon2, in KiB
     #[arg(long, value_name = "KIB", default_value_t = Limits::default().argon2_memory_kib)]
     argon2_memory_limit: u32,
-    /// The most passes of Argon2 times its memory, in KiB
+    /// Maximum of Argon2's passes times its memory, in KiB
     #[arg(long, value_name = "KIB", default_value_t = Limits::default().argon2_work_kib)]
     argon2_work_limit: u64,
-    /// The most iterations of PBKDF2
+    /// Maximum number of iterations of PBKDF2
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().pbkdf2_iterations)]
     pbkdf2_limit: u32,
 }

@@ -34,7 +34,7 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) target: VerityArgs,
     /// Files and directories in it, if it is an image or a block device [default: all]
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", help_heading = None)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten, next_help_heading = "Images")]
     pub(crate) image: ImageArgs,

@@ -46,14 +46,13 @@ struct DeviceArgs {
     /// The device with the hash tree; it may be DATA itself, see --hash-offset
     #[arg(id = "hash_device", value_name = "HASH")]
     hash: PathBuf,
-    /// Where the superblock, or without one the tree, begins on HASH, in bytes
+    /// Byte on HASH at which the superblock begins, or the tree if there is no superblock
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     hash_offset: u64,
-    /// HASH has no superblock: the options say what one would
+    /// HASH has no superblock: take its fields from the options
     #[arg(long)]
     no_superblock: bool,
-    /// The number of data blocks. When it is not given, verify and repair take it from the superblock, which nothing
-    /// authenticates
+    /// Number of data blocks. By default verify and repair take it from the superblock, which is not authenticated
     #[arg(long, value_name = "BLOCKS")]
     data_blocks: Option<u64>,
 }
@@ -67,10 +66,10 @@ struct TreeArgs {
     /// Format of the tree: 1 normal, 0 Chromium OS [default: 1]
     #[arg(long, value_name = "NUMBER")]
     format: Option<u32>,
-    /// Bytes of a data block [default: 4096]
+    /// Size of a data block in bytes [default: 4096]
     #[arg(long, value_name = "BYTES")]
     data_block_size: Option<u32>,
-    /// Bytes of a hash block [default: 4096]
+    /// Size of a hash block in bytes [default: 4096]
     #[arg(long, value_name = "BYTES")]
     hash_block_size: Option<u32>,
     /// The salt in hexadecimal, or - for none [default for format: 32 random bytes]
@@ -84,10 +83,10 @@ struct FecArgs {
     /// The device with parity (FEC data); it may be HASH itself, see --fec-offset
     #[arg(long, value_name = "FILE")]
     fec_device: Option<PathBuf>,
-    /// Where parity begins there, in bytes
+    /// Byte at which parity begins on it
     #[arg(long, value_name = "BYTES", default_value_t = 0, requires = "fec_device")]
     fec_offset: u64,
-    /// Bytes of parity of each 255-byte codeword, 2 to 24
+    /// Number of parity bytes per 255-byte codeword, 2 to 24
     #[arg(long, value_name = "COUNT", default_value_t = 2, requires = "fec_device")]
     fec_roots: u32,
 }
