@@ -22,24 +22,24 @@ const WRITER_WAIT: i64 = 5;
 /// An open file, and the byte that was read from it to see whether anything comes.
 pub(crate) type Opened = io::Chain<io::Cursor<Vec<u8>>, File>;
 
-fn of(path: &Path, outcome: Outcome, what: impl std::fmt::Display) -> Failure {
+fn about(path: &Path, outcome: Outcome, what: impl std::fmt::Display) -> Failure {
     let name = if path == Path::new("-") { "standard input".to_owned() } else { name_for_stderr(path) };
     Failure::new(outcome, format!("{name}: {what}"))
 }
 
 /// Opens what can be read from start to end.
 pub(crate) fn open(path: &Path) -> Result<Opened, Failure> {
-    let io = |error: io::Error| of(path, Outcome::Environment, error);
+    let io = |error: io::Error| about(path, Outcome::Environment, error);
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(io)?;
     let kind = file.metadata().map_err(io)?.file_type();
     if kind.is_dir() {
-        return Err(of(path, Outcome::Usage, "a directory, not a file"));
+        return Err(about(path, Outcome::Usage, "a directory, not a file"));
     }
     let mut first = Vec::new();
     if kind.is_fifo() && !has_writer(&file, &mut first).map_err(io)? {
         let what = format!("a pipe that nobody opened for writing within {WRITER_WAIT} s");
-        return Err(of(path, Outcome::Usage, what));
+        return Err(about(path, Outcome::Usage, what));
     }
     let flags = rustix::fs::fcntl_getfl(&file).map_err(|error| io(error.into()))?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK).map_err(|error| io(error.into()))?;
@@ -72,9 +72,9 @@ pub(crate) fn read_whole(path: &Path, limit: usize, what: &str) -> Result<Vec<u8
     let len = path.metadata().map_or(0, |metadata| metadata.len());
     let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(limit).min(limit) + 1);
     let read = open(path)?.take(limit as u64 + 1).read_to_end(&mut bytes);
-    read.map_err(|error| of(path, Outcome::Environment, error))?;
+    read.map_err(|error| about(path, Outcome::Environment, error))?;
     match bytes.len() > limit {
-        true => Err(of(path, Outcome::Usage, format!("longer than {what} can be ({limit} bytes)"))),
+        true => Err(about(path, Outcome::Usage, format!("longer than {what} can be ({limit} bytes)"))),
         false => Ok(bytes),
     }
 }

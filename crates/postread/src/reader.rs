@@ -162,17 +162,21 @@ impl Read for FileReader {
     }
 }
 
+/// The position that a seek leads to, in a file of `len` bytes.
+pub(crate) fn seek(to: SeekFrom, position: u64, len: u64) -> io::Result<u64> {
+    let (base, by) = match to {
+        SeekFrom::Start(offset) => (offset, 0),
+        SeekFrom::End(by) => (len, by),
+        SeekFrom::Current(by) => (position, by),
+    };
+    let past_the_ends =
+        || io::Error::new(io::ErrorKind::InvalidInput, "a seek to before byte 0 or past the last offset");
+    base.checked_add_signed(by).ok_or_else(past_the_ends)
+}
+
 impl Seek for FileReader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let (base, by) = match to {
-            SeekFrom::Start(offset) => (offset, 0),
-            SeekFrom::End(by) => (self.len(), by),
-            SeekFrom::Current(by) => (self.position, by),
-        };
-        let position = base.checked_add_signed(by);
-        self.position = position.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "a seek to before byte 0 or past the last offset")
-        })?;
+        self.position = seek(to, self.position, self.len())?;
         Ok(self.position)
     }
 

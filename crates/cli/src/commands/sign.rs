@@ -50,8 +50,8 @@ pub(crate) struct SignArgs {
     quiet: bool,
 }
 
-/// A failure that is about a file.
-fn of(path: &Path, outcome: Outcome) -> impl Fn(&dyn std::fmt::Display) -> Failure + '_ {
+/// A failure with the name of a file before it.
+fn about(path: &Path, outcome: Outcome) -> impl Fn(&dyn std::fmt::Display) -> Failure + '_ {
     move |error| Failure::new(outcome, format!("{}: {error}", name_for_stderr(path)))
 }
 
@@ -71,10 +71,10 @@ pub(crate) fn run(args: &SignArgs) -> CommandResult {
     postread_sys::hardening::set_not_dumpable().map_err(Failure::environment)?;
     wipe_freed_memory();
     let key = Zeroizing::new(read_whole(&args.key, KEY_MAX, "a key's file")?);
-    let key = SigningKey::from_bytes(&key).map_err(|error| of(&args.key, outcome_of(&error))(&error))?;
+    let key = SigningKey::from_bytes(&key).map_err(|error| about(&args.key, outcome_of(&error))(&error))?;
     let cert_file = args.cert.as_ref().unwrap_or(&args.key);
     let cert = read_whole(cert_file, KEY_MAX, "a certificate's file")?;
-    let cert = Certificate::from_bytes(&cert).map_err(|error| of(cert_file, outcome_of(&error))(&error))?;
+    let cert = Certificate::from_bytes(&cert).map_err(|error| about(cert_file, outcome_of(&error))(&error))?;
 
     let progress = Progress::new(args.quiet);
     let size = args.file.metadata().ok().map(|metadata| metadata.len());
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &SignArgs) -> CommandResult {
         ControlFlow::Continue(())
     });
     progress.finish();
-    let descriptor = result.map_err(|error| of(&args.file, Outcome::of_file(&error))(&error))?.descriptor();
+    let descriptor = result.map_err(|error| about(&args.file, Outcome::of_file(&error))(&error))?.descriptor();
     if let Some(out) = &mut descriptor_out {
         out.write(&descriptor.to_bytes())?;
     }

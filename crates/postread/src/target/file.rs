@@ -8,7 +8,7 @@ use postread_verity::TrustedDescriptor;
 use super::Metadata;
 use crate::error::{Error, ReadError, Result};
 use crate::file::{Chunk, OpenFile, ReadFuture};
-use crate::reader::FileReader;
+use crate::reader::{FileReader, seek};
 
 /// An open file: bytes that were decrypted where the file is encrypted, and verified where it has fs-verity.
 ///
@@ -139,13 +139,7 @@ impl Read for File {
 
 impl Seek for File {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let position = match to {
-            SeekFrom::Start(at) => Some(at),
-            SeekFrom::End(by) => self.len().checked_add_signed(by),
-            SeekFrom::Current(by) => self.position.checked_add_signed(by),
-        };
-        self.position = position
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a position before the file's start"))?;
+        self.position = seek(to, self.position, self.len())?;
         Ok(self.position)
     }
 }
