@@ -36,7 +36,7 @@ fn positions_of_generic_574() {
                 assert_ne!(wanted, found);
                 assert_eq!(b.offset, index * block_size as u64);
                 assert!(
-                    b.to_string().starts_with(&format!("data block {index} at offset {}: wanted sha256:", b.offset))
+                    b.to_string().starts_with(&format!("data block {index} at offset {}: expected sha256:", b.offset))
                 );
             }
         }
