@@ -1,15 +1,21 @@
 //! Extracts trees from images that Linux protects with fscrypt and fs-verity: files decrypted and verified, with their
 //! attributes, below one directory and never outside it.
 //!
-//! ```no_run
+//! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let (image, engine): (postread::image::Image, postread::Engine) = unimplemented!();
+//! # let images = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images");
+//! # let file = postread_tests::unpack_image(&images.join("fscrypt/verity-enc.img.zst"));
+//! # let key = std::fs::read(images.join("key64.bin"))?;
+//! # let dir = tempfile::tempdir()?;
+//! # let (target, out) = (postread::Target::builder().key(&key).open(file.path())?, dir.path().join("out"));
 //! use postread_extract::{Extraction, Options};
 //!
-//! let (root, events) = (image.fs().root()?, ());
-//! let extraction = Extraction::open("out".as_ref(), Options::new(&engine, &events))?;
-//! let counts = extraction.image(&image, root, b"");
+//! let (image, engine, events) = (target.image(), target.engine(), ());
+//! let extraction = Extraction::open(&out, Options::new(engine, &events))?;
+//! let counts = extraction.image(image, image.fs().root()?, b"");
 //! println!("{} files, {} failed", counts.files, counts.failed);
+//! # assert!(counts.files > 0 && counts.failed == 0, "{counts:?}");
+//! # assert!(out.join("enc/f4097").is_file());
 //! # Ok(()) }
 //! ```
 //!

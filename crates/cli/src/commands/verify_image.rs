@@ -6,7 +6,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use postread::image::canonical;
 use postread::{BadPart, Error, FileVerdict, Finding, Layers, Target, TrustedDigests, VerifyTotals};
 use postread_io::{BlockStatus, Corruption, CorruptionKind};
 use postread_volume::Magic;
@@ -231,7 +230,7 @@ impl Reporter {
         let outcome = error.kind().into();
         self.outcome = self.outcome.worst(outcome);
         let message = error.message().to_string();
-        complain(format_args!("{}: {message}", bytes_for_stderr(&canonical(path.as_os_str().as_bytes()))));
+        complain(format_args!("{}: {message}", bytes_for_stderr(path.as_os_str().as_bytes())));
         self.push(&Entry::Error { name, error: message, exit_status: outcome.code() });
     }
 

@@ -1,4 +1,4 @@
-//! Files that change while they are read: nothing is said about them but that.
+//! Files that change while they are read: the change is reported, and no digest or verdict.
 
 use std::fs;
 use std::io::Write;

@@ -120,8 +120,8 @@ for line in open('/proc/%d/maps' % process.pid):
 print('RESULT', found, scanned)
 "#;
 
-/// Nothing of a private key is left in memory when the program ends: neither as it is in the file, nor as the number
-/// that is computed with.
+/// Nothing of a private key is left in memory when the program ends: neither the text of its file, nor the number that
+/// is computed with.
 #[test]
 fn no_private_key_is_left_in_memory() {
     let test = "no_private_key_is_left_in_memory";
@@ -156,6 +156,9 @@ fn no_private_key_is_left_in_memory() {
             number.reverse();
             needles.push(hex::encode(&number));
         }
+        // And the text of its file.
+        let text = fs::read_to_string(at.join("key.pem")).unwrap();
+        needles.extend(text.lines().filter(|line| line.len() >= 64).map(hex::encode));
         for args in [&["f", "sig", "--key=key.pem", "--cert=cert.pem"][..], &["AnArgument", "sig", "--key=none"]] {
             // What is looked for is found where it is: the arguments are.
             let control = args[0] == "AnArgument";

@@ -8,16 +8,6 @@ use sha2::{Digest, Sha512};
 
 use crate::common::*;
 
-/// Runs commands of `debugfs` on an image.
-fn debugfs(dir: &Path, image: &str, commands: &str) -> Option<()> {
-    let debugfs = postread_tests::require_tool("debugfs")?;
-    fs::write(dir.join("script"), commands).unwrap();
-    let output = Command::new(debugfs).current_dir(dir).args(["-w", "-f", "script", image]).output().unwrap();
-    // It ends with 0 whatever fails: errors are on standard error, behind the line of its version.
-    assert!(output.status.success() && stderr(&output).lines().count() <= 1, "{commands}: {}", stderr(&output));
-    Some(())
-}
-
 fn passphrase_file(dir: &Path) {
     fs::write(dir.join("pass"), "correct horse\n").unwrap();
 }
@@ -28,17 +18,17 @@ fn the_fscrypt_directory_may_be_a_link() {
     passphrase_file(dir.path());
     for target in ["real", "/real", "./nested/../real"] {
         let image = unpack(dir.path(), "fscrypt-tool");
-        let commands = format!("mkdir nested\nln .fscrypt real\nunlink .fscrypt\nsymlink .fscrypt {target}\n");
-        let Some(()) = debugfs(dir.path(), &image, &commands) else { return };
+        let link = format!("symlink .fscrypt {target}");
+        let requests = ["mkdir nested", "ln .fscrypt real", "unlink .fscrypt", &link];
+        let Some(()) = debugfs(dir.path(), &image, &requests) else { return };
         let cat = ["cat", &image, "/passphrase/secret", "--passphrase-file", "pass"];
         assert_eq!(expect(&postread(dir.path(), &cat), 0), "the secret of passphrase\n", "{target}");
     }
     // One that leads nowhere, or out of the image, is no metadata.
     for target in ["none", "/../../../../tmp", ".fscrypt"] {
         let image = unpack(dir.path(), "fscrypt-tool");
-        let Some(()) = debugfs(dir.path(), &image, &format!("unlink .fscrypt\nsymlink .fscrypt {target}\n")) else {
-            return;
-        };
+        let requests = ["unlink .fscrypt", &format!("symlink .fscrypt {target}")];
+        let Some(()) = debugfs(dir.path(), &image, &requests) else { return };
         let cat = ["cat", &image, "/passphrase/secret", "--passphrase-file", "pass"];
         let output = postread(dir.path(), &cat);
         expect(&output, 3);
@@ -68,12 +58,13 @@ fn a_login_protector_comes_from_another_image_or_directory() {
     fs::copy(dir.path().join(&home), dir.path().join("root.img")).unwrap();
     let protectors = "/.fscrypt/protectors";
     // Of the root file system, only the protector is of interest.
-    let commands = format!(
-        "rm {protectors}/{name}\nwrite login {protectors}/{name}\nunlink /.fscrypt/policies\nunlink passphrase\n"
-    );
-    let Some(()) = debugfs(dir.path(), "root.img", &commands) else { return };
-    let commands = format!("rm {protectors}/{name}\nwrite link {protectors}/{name}.link\n");
-    let Some(()) = debugfs(dir.path(), &home, &commands) else { return };
+    let remove = format!("rm {protectors}/{name}");
+    let write = format!("write login {protectors}/{name}");
+    let requests = [&remove, &write, "unlink /.fscrypt/policies", "unlink passphrase"];
+    let Some(()) = debugfs(dir.path(), "root.img", &requests) else { return };
+    let Some(()) = debugfs(dir.path(), &home, &[&remove, &format!("write link {protectors}/{name}.link")]) else {
+        return;
+    };
     let copied = dir.path().join("mounted/.fscrypt/protectors");
     fs::create_dir_all(&copied).unwrap();
     fs::copy(dir.path().join("login"), copied.join(name)).unwrap();
@@ -139,8 +130,8 @@ pub(crate) fn homed_image(dir: &Path) -> Option<(String, [u8; 8])> {
     // The second slot is the one; the first is of another passphrase.
     fs::write(dir.join("slot0"), slot("recovery words", "0123456789abcdef0123456789abcdef")).unwrap();
     fs::write(dir.join("slot1"), slot("correct horse", "another salt of thirty-two bytes")).unwrap();
-    let commands = "ea_set -f slot0 /enc trusted.fscrypt_slot0\nea_set -f slot1 /enc trusted.fscrypt_slot1\n";
-    debugfs(dir, &image, commands)?;
+    let slots = ["ea_set -f slot0 /enc trusted.fscrypt_slot0", "ea_set -f slot1 /enc trusted.fscrypt_slot1"];
+    debugfs(dir, &image, &slots)?;
     Some((image, descriptor))
 }
 

@@ -1,7 +1,8 @@
 //! Secrets: nothing of them is left in memory when the program ends, nor on a terminal that asked for one.
 
+use std::ffi::CString;
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -166,16 +167,22 @@ fn nothing_of_a_slot_of_systemd_homed_is_left_in_memory() {
     }
 }
 
+/// A terminal: the side of whoever types, and the name of the other.
+fn terminal_pair() -> (OwnedFd, CString) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    (master, name)
+}
+
 /// A passphrase that a user types.
 #[test]
 fn no_typed_passphrase_is_left_in_memory() {
     let Some(_) = postread_tests::require_tool("gdb") else { return };
     let dir = tempfile::tempdir().unwrap();
     let image = unpack(dir.path(), "fscrypt-tool");
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap();
+    let (master, name) = terminal_pair();
     let terminal = rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
     let passphrase = b"correct horse";
     let args = ["cat", "--passphrase-file", "-", &image, "/passphrase/secret"];
@@ -187,53 +194,6 @@ fn no_typed_passphrase_is_left_in_memory() {
         rustix::io::write(&master, &[&passphrase[..], b"\n"].concat()).unwrap();
     });
     assert!(matches!(found, None | Some(0)), "{found:?}");
-}
-
-/// The numbers of a private key, as libraries hold them, and the text of its file.
-#[test]
-fn no_signing_key_is_left_in_memory() {
-    let Some(_) = postread_tests::require_tool("gdb") else { return };
-    let Some(openssl) = postread_tests::require_tool("openssl") else { return };
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("file"), [7; 5000]).unwrap();
-    let mut left = Vec::new();
-    let kinds: [(&str, &[&str], &[&str]); 2] = [
-        ("rsa", &["-newkey", "rsa:2048"], &["prime1", "prime2", "privateExponent"]),
-        ("ec", &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"], &["priv"]),
-    ];
-    for (kind, options, numbers) in kinds {
-        let (pem, cert) = (format!("{kind}.pem"), format!("{kind}.crt"));
-        let run = |args: &[&str]| {
-            let output = Command::new(&openssl).current_dir(dir.path()).args(args).output().unwrap();
-            assert!(output.status.success(), "{args:?} {}", stderr(&output));
-            String::from_utf8(output.stdout).unwrap()
-        };
-        run(&[&["req", "-x509", "-nodes", "-subj", "/CN=x", "-keyout", &pem, "-out", &cert], options].concat());
-        let text = run(&["pkey", "-in", &pem, "-noout", "-text"]);
-        let mut needles = Vec::new();
-        for number in numbers {
-            let lines = text.lines().skip_while(|line| *line != format!("{number}:")).skip(1);
-            let digits: String =
-                lines.take_while(|line| line.starts_with(' ')).flat_map(|line| line.trim().split(':')).collect();
-            let mut number = hex::decode(digits).unwrap();
-            assert!(number.len() >= 32, "{text}");
-            number.drain(..number.len() % 8);
-            needles.push(number.clone());
-            number.reverse();
-            needles.push(number);
-        }
-        let text = fs::read_to_string(dir.path().join(&pem)).unwrap();
-        needles.extend(text.lines().filter(|line| line.len() >= 64).map(|line| line.as_bytes().to_vec()));
-        let needles: Vec<&[u8]> = needles.iter().map(Vec::as_slice).collect();
-        let args = ["sign", "file", "signature", &format!("--key={pem}"), &format!("--cert={cert}")];
-        expect(&postread(dir.path(), &args), 0);
-        match residue(dir.path(), &args, None, &needles) {
-            None => return,
-            Some(0) => {}
-            Some(_) => left.push(kind),
-        }
-    }
-    assert!(left.is_empty(), "{left:?}");
 }
 
 /// What a user types at the prompt, and whether the program reads the file then; the terminal echoes afterwards.
@@ -254,10 +214,7 @@ fn the_terminal_echoes_after_the_prompt() {
         (b"\n", false),
     ];
     for (input, good) in typed {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
+        let (master, name) = terminal_pair();
         let open = || rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
         let terminal = open();
         let mut child = Command::new(&setsid)

@@ -44,7 +44,7 @@ fn an_unwritable_standard_error_changes_no_status() {
         &["dm-verity", "verify", "plain", "none", "00"],
         &["luks", "dump", "plain"],
         &["lab", "run", "none"],
-        // What the command line itself is told.
+        // Mistakes on the command line.
         &[],
         &["nonsense"],
         &["cat"],

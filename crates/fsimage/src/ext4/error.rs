@@ -14,7 +14,7 @@ pub enum Error {
         found: u16,
     },
     /// The source is too short for a superblock.
-    #[error("not an ext4 file system: expected at least 2048 bytes, found {found}")]
+    #[error("not an ext4 file system: it has {found} bytes, expected at least 2048")]
     TooShort {
         /// Its bytes.
         found: u64,

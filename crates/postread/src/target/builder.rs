@@ -269,8 +269,7 @@ impl Builder {
         for warning in image.fs().warnings() {
             self.warn(Warning::Ext4(warning.clone()));
         }
-        let (expected, found) = (image.fs().superblock().size(), device.len());
-        if found < expected {
+        if let Some((expected, found)) = image.fs().truncated() {
             self.warn(Warning::Short { expected, found });
         }
         Ok(match &self.on_warning {

@@ -311,11 +311,6 @@ impl Layers {
                 let what = "it is a sparse image without the start of a file system: of a split image, give all pieces";
                 Err(Error::new(ErrorKind::InvalidInput, what))
             }
-            None if self.device.len() < 2048 => {
-                let what =
-                    format!("not an ext4 file system: it has {} bytes, expected at least 2048", self.device.len());
-                Err(Error::new(ErrorKind::Malformed, what))
-            }
             // The parser says what is wrong.
             None => Ok(&self.device),
         }
