@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use crate::place::{Listing, Place, open_dir};
+use crate::listing::Listing;
+use crate::place::{Place, open_dir};
 
 /// Of the last `SPACING` levels each directory stays open, of the last `SPACING` squared every `SPACING`th, and so on.
 const SPACING: usize = 16;

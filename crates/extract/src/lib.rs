@@ -32,6 +32,7 @@ mod extraction;
 mod file_job;
 mod from_image;
 mod listed;
+mod listing;
 mod name;
 mod place;
 mod top;

@@ -5,66 +5,18 @@
 //! identity is never judged by the image's spelling. A directory is listed when the run first comes to it. What a look-up
 //! finds later may be replaced only if that listing has exactly its name: then it is from before, and each name of the
 //! image is used once. Anything else that a look-up finds is the run's own, or something that the file system does not
-//! distinguish from it, and the name is refused.
+//! distinguish from it, and the name is refused. Where a file system lists names in another spelling than they were given,
+//! inode numbers take the place of names (see [`Listing`]).
 
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RawMode, ResolveFlags, Stat, openat2};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawMode, ResolveFlags, Stat, openat2};
 use rustix::io::Errno;
 
-/// How unfinished files are named where the file system has no files without names; 32 hexadecimal digits follow.
-pub(crate) const UNFINISHED: &str = ".postread-";
-
-/// The names in a directory when the run first came to it.
-#[derive(Debug, Default)]
-pub(crate) struct Listing {
-    /// Hashes, sorted: the keys are secret, so that no image can hold a name with another one's hash.
-    names: Box<[u64]>,
-    hasher: RandomState,
-}
-
-impl Listing {
-    /// Lists a directory, and removes what a killed run left unfinished in it.
-    pub(crate) fn of(dir: BorrowedFd<'_>) -> io::Result<Self> {
-        let hasher = RandomState::new();
-        let mut names = Vec::new();
-        for entry in Dir::read_from(dir)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") || remove_leftover(dir, name) {
-                continue;
-            }
-            names.push(hasher.hash_one(name));
-        }
-        names.sort_unstable();
-        Ok(Self { names: names.into(), hasher })
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.names.is_empty()
-    }
-
-    fn contains(&self, name: &[u8]) -> bool {
-        !self.names.is_empty() && self.names.binary_search(&self.hasher.hash_one(name)).is_ok()
-    }
-}
-
-/// Removes a file of our own that has the name of an unfinished one. What a directory holds says nothing about whose the
-/// directory is: this touches no more than that file.
-fn remove_leftover(dir: BorrowedFd<'_>, name: &[u8]) -> bool {
-    let digits = name.strip_prefix(UNFINISHED.as_bytes()).unwrap_or_default();
-    if digits.len() != 32 || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
-        return false;
-    }
-    let ours = stat(dir, name).ok().flatten().is_some_and(|found| {
-        kind_of(&found) == FileType::RegularFile && found.st_uid == rustix::process::geteuid().as_raw()
-    });
-    ours && rustix::fs::unlinkat(dir, name, AtFlags::empty()).is_ok()
-}
+use crate::listing::Listing;
 
 /// A directory that is written into.
 #[derive(Debug)]
@@ -105,7 +57,7 @@ impl Place {
     pub(crate) fn claim(&self, name: &[u8]) -> Result<Option<Stat>, PlaceError> {
         match stat(self.dir(), name)? {
             None => Ok(None),
-            Some(found) if self.before.contains(name) => Ok(Some(found)),
+            Some(found) if self.before.claim(self.dir(), name, found.st_ino) => Ok(Some(found)),
             Some(_) => Err(PlaceError::Taken),
         }
     }
@@ -288,21 +240,5 @@ mod tests {
         assert!(inner.before.is_empty());
         assert!(matches!(place.directory(b"new"), Err(PlaceError::Taken)));
         assert!(matches!(place.claim_for_file(b"new"), Err(PlaceError::Taken)));
-    }
-
-    #[test]
-    fn leftovers_are_removed_and_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let left = format!("{UNFINISHED}{}", "0123456789abcdef".repeat(2));
-        let others =
-            [".postread-partial".to_owned(), left.replace('0', "g"), format!("{left}0"), left.replace('a', "A")];
-        std::fs::write(dir.path().join(&left), "x").unwrap();
-        others.iter().for_each(|name| std::fs::write(dir.path().join(name), "x").unwrap());
-        // A directory of that name is nobody's leftover.
-        let directory = left.replace("0123", "3210");
-        std::fs::create_dir(dir.path().join(&directory)).unwrap();
-        place(dir.path());
-        assert!(!dir.path().join(left).exists());
-        assert!(others.iter().chain([&directory]).all(|name| dir.path().join(name).exists()));
     }
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use rustix::fs::Mode;
 
 use crate::attributes::{Allowed, Applied, Attributes, Target};
-use crate::place::{Listing, Place, lock};
+use crate::listing::Listing;
+use crate::place::{Place, lock};
 
 /// The directory, open and locked.
 #[derive(Debug)]

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::place::{Listing, Place, PlaceError, UNFINISHED, identity, path_of_fd, stat, taken};
+use crate::listing::{Listing, UNFINISHED};
+use crate::place::{Place, PlaceError, identity, path_of_fd, stat, taken};
 
 /// Names that nobody can predict that are tried, should one be there.
 const TRIES: usize = 16;
@@ -25,7 +26,7 @@ pub(crate) struct Unfinished {
 }
 
 /// A name that nobody can predict: a hash under keys from the system's random numbers.
-fn random_name() -> String {
+pub(crate) fn random_name() -> String {
     static KEYS: OnceLock<[RandomState; 2]> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let keys = KEYS.get_or_init(Default::default);
