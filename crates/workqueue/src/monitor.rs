@@ -125,11 +125,12 @@ impl Monitor {
                 seen.asleep += 1;
                 seen.awake_since = now;
                 // Twice in a row: not just between two short sleeps.
-                if seen.asleep >= 2 && manage(pool, &info, started) {
-                    let wq = lock(&info.doing).wq.clone();
-                    if let Some(wq) = wq {
-                        wq.count_managed_wakeup();
-                    }
+                if seen.asleep >= 2 {
+                    manage(pool, &info, started, || {
+                        if let Some(wq) = lock(&info.doing).wq.clone() {
+                            wq.count_managed_wakeup();
+                        }
+                    });
                 }
                 continue;
             }
@@ -138,27 +139,12 @@ impl Monitor {
                 continue;
             }
             if pool.cpu.is_some() && now.saturating_sub(seen.awake_since) >= thresh {
-                let before = manage(pool, &info, started);
-                seen.hog = before;
-                if before {
-                    self.count_hog(shared, &info, now - started);
-                }
+                let hogs = &mut self.hogs;
+                seen.hog = manage(pool, &info, started, || count_hog(hogs, shared, &info, now - started));
             } else if info.occupancy.unmanage() {
                 // It slept, and runs again.
                 pool.idle.unblock();
             }
-        }
-    }
-
-    fn count_hog(&mut self, shared: &Shared, info: &WorkerInfo, elapsed: u64) {
-        let Some(running) = running(info, elapsed) else { return };
-        if let Some(wq) = lock(&info.doing).wq.clone() {
-            wq.count_hog();
-        }
-        let times = self.hogs.entry(running.function).or_insert(0);
-        *times += 1;
-        if *times >= WARNING_THRESH && (*times + 1 - WARNING_THRESH).is_power_of_two() {
-            shared.reporter.report(Report::CpuHog { running, times: *times });
         }
     }
 
@@ -182,6 +168,18 @@ impl Monitor {
     }
 }
 
+fn count_hog(hogs: &mut HashMap<&'static str, u64>, shared: &Shared, info: &WorkerInfo, elapsed: u64) {
+    let Some(running) = running(info, elapsed) else { return };
+    if let Some(wq) = lock(&info.doing).wq.clone() {
+        wq.count_hog();
+    }
+    let times = hogs.entry(running.function).or_insert(0);
+    *times += 1;
+    if *times >= WARNING_THRESH && (*times + 1 - WARNING_THRESH).is_power_of_two() {
+        shared.reporter.report(Report::CpuHog { running, times: *times });
+    }
+}
+
 fn running(info: &WorkerInfo, elapsed: u64) -> Option<Running> {
     let doing = lock(&info.doing);
     let wq = doing.wq.as_ref()?;
@@ -193,9 +191,9 @@ fn running(info: &WorkerInfo, elapsed: u64) -> Option<Running> {
     })
 }
 
-/// Counts a worker out of its pool, as if its item had said that it waits, and wakes another one. False if that was done
-/// before, or the item has ended.
-fn manage(pool: &Arc<Pool>, info: &WorkerInfo, started: u64) -> bool {
+/// Counts a worker out of its pool, as if its item had said that it waits, calls `count`, and wakes another worker. What
+/// that worker runs then finds the event counted. False if the worker was counted out before, or the item has ended.
+fn manage(pool: &Arc<Pool>, info: &WorkerInfo, started: u64, count: impl FnOnce()) -> bool {
     if !info.occupancy.manage() {
         return false;
     }
@@ -203,6 +201,9 @@ fn manage(pool: &Arc<Pool>, info: &WorkerInfo, started: u64) -> bool {
     let current = info.started.load(Ordering::Acquire) == started;
     if !current && info.occupancy.unmanage() {
         pool.idle.unblock();
+    }
+    if current {
+        count();
     }
     if pool.has_work() {
         pool.notify();
