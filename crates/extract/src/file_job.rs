@@ -88,16 +88,19 @@ impl Contents {
         Self(Kind::Inode { inode: Box::new(inode), digest })
     }
 
-    /// What `plan` reads, after `check` has passed. Only the ranges `data` are read and written, which ascend; the rest is
-    /// holes. Nothing says what must be in it.
+    /// What `plan` reads, after `check` has passed. Only the ranges `data` are read and written, which ascend, and the
+    /// ranges `broken`, which the plan can't read; the rest is holes. Nothing says what must be in it.
     pub fn plan(
         plan: Plan,
         data: Vec<Range<u64>>,
+        broken: Vec<Range<u64>>,
         block_size: u32,
         check: impl FnOnce() -> postread::Result<()> + Send + 'static,
     ) -> Self {
         let block_size = block_size.into();
-        let reading = Reading { plan, data, broken: Vec::new(), read_holes: false, block_size, trust: Trust::Copied };
+        let mut data = [data, broken.clone()].concat();
+        data.sort_by_key(|range| range.start);
+        let reading = Reading { plan, data, broken, read_holes: false, block_size, trust: Trust::Copied };
         Self(Kind::Plan { reading, check: Box::new(check) })
     }
 

@@ -59,6 +59,7 @@ mod hash_blocks;
 pub mod image;
 mod inputs;
 mod latency;
+mod nowhere;
 mod path_tree;
 mod plan;
 mod policy;

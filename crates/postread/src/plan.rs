@@ -4,13 +4,15 @@
 //! all layers form one ordered list, so that a read is one buffer and one work item, however many layers there are.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use postread_io::Source;
+use postread_io::{BlockStatus, Source};
 use postread_verity::TrustedDescriptor;
 
 use crate::auto::StepCost;
 use crate::inputs::InputBlocks;
+use crate::nowhere::Nowhere;
 use crate::step::Step;
 
 /// Where a piece of a file lies.
@@ -102,6 +104,8 @@ pub struct MappedExtent {
 pub struct ExtentMap {
     source: Arc<dyn Source>,
     extents: Vec<MappedExtent>,
+    /// Bytes of the file that are neither in an extent nor a hole, in order, and a source that says why.
+    broken: Vec<(Range<u64>, Arc<dyn Source>)>,
 }
 
 /// Extents that overlap or run past the end of the address space.
@@ -129,7 +133,18 @@ impl ExtentMap {
                 _ => return Err(BadExtent { logical: e.logical }),
             }
         }
-        Ok(Self { source, extents })
+        Ok(Self { source, extents, broken: Vec::new() })
+    }
+
+    /// Where the extents lie.
+    pub(crate) fn source(&self) -> &Arc<dyn Source> {
+        &self.source
+    }
+
+    /// Adds bytes of the file whose place is not known, which come after those added before: reading there fails with
+    /// `status`.
+    pub fn add_broken(&mut self, range: Range<u64>, status: BlockStatus) {
+        self.broken.push((range, Arc::new(Nowhere(status))));
     }
 }
 
@@ -141,6 +156,13 @@ impl fmt::Debug for ExtentMap {
 
 impl Mapping for ExtentMap {
     fn piece(&self, offset: u64, len: u64) -> Piece<'_> {
+        let mut len = len;
+        if let Some((range, source)) = self.broken.get(self.broken.partition_point(|(range, _)| range.end <= offset)) {
+            match range.start.checked_sub(offset) {
+                Some(before @ 1..) => len = len.min(before),
+                _ => return Piece { len: len.min(range.end - offset), at: PieceAt::Source { source, offset } },
+            }
+        }
         let next = self.extents.partition_point(|e| e.logical <= offset);
         if let Some(e) = next.checked_sub(1).and_then(|at| self.extents.get(at))
             && offset - e.logical < e.len

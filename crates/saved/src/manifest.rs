@@ -7,7 +7,9 @@
 use serde::{Deserialize, Serialize};
 
 /// What the first line says it is.
-pub const FORMAT: &str = "postread-ciphertext-3";
+pub const FORMAT: &str = "postread-ciphertext-4";
+/// The version before, whose lines have no `lost`. It is read too.
+const FORMAT_BEFORE: &str = "postread-ciphertext-3";
 /// The longest line that is written or taken, in bytes: a file of very many extents.
 pub const LINE_MAX: usize = 64 << 20;
 
@@ -99,6 +101,9 @@ pub struct Entry {
     /// The ranges of a file that hold ciphertext, start and length in bytes: whole blocks, not empty, ascending, none
     /// overlapping another, none past `i64::MAX`. All else reads as zeros, undecrypted.
     pub data: Vec<(u64, u64)>,
+    /// The ranges of a file that could not be saved: they could not be read, or a damaged part of the file's map covers
+    /// them. Start and length in bytes, as those of `data`, none of which they overlap.
+    pub lost: Vec<(u64, u64)>,
     /// Of a device, which has one: major and minor number.
     pub device: Option<(u32, u32)>,
     /// Of a file: the SHA-256 of those ranges, one after the other.
@@ -202,6 +207,8 @@ struct RawEntry {
     device: Option<(u32, u32)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     data: Vec<(u64, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    lost: Vec<(u64, u64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -267,7 +274,7 @@ impl Header {
     /// Parses a manifest's first line, with or without its newline.
     pub fn parse(line: &[u8]) -> Result<Self, LineError> {
         let raw: RawHeader = serde_json::from_slice(line).map_err(json)?;
-        if raw.format != FORMAT {
+        if raw.format != FORMAT && raw.format != FORMAT_BEFORE {
             return Err(LineError::Format { found: raw.format });
         }
         let block_size = raw.block_size;
@@ -318,6 +325,7 @@ impl Entry {
             sha256,
             xattrs: xattrs.collect::<Result<_, LineError>>()?,
             data: raw.data,
+            lost: raw.lost,
         };
         entry.check(block_size)?;
         Ok(entry)
@@ -341,6 +349,7 @@ impl Entry {
             target: self.target.as_ref().map(hex::encode),
             device: self.device,
             data: self.data.clone(),
+            lost: self.lost.clone(),
             sha256: self.sha256.map(hex::encode),
             xattrs: self.xattrs.iter().map(|(name, value)| (hex::encode(name), hex::encode(value))).collect(),
         })
@@ -369,24 +378,33 @@ impl Entry {
         if self.kind == Kind::File && i64::try_from(self.size).is_err() {
             return Err(LineError::Size { size: self.size });
         }
-        let mut before = 0;
-        for &(start, length) in &self.data {
-            let whole = |bytes: u64| bytes.is_multiple_of(u64::from(block_size.max(1)));
-            let end = start.checked_add(length).filter(|end| i64::try_from(*end).is_ok());
-            match end {
-                Some(end) if length > 0 && whole(start) && whole(length) && start >= before => before = end,
-                _ => return Err(LineError::Range { start, length, block_size }),
-            }
-        }
-        Ok(())
+        check_ranges(self.data.iter().copied(), block_size)?;
+        check_ranges(self.lost.iter().copied(), block_size)?;
+        let mut all = [&self.data[..], &self.lost].concat();
+        all.sort_unstable();
+        check_ranges(all.into_iter(), block_size)
     }
+}
+
+/// Ranges are whole blocks, not empty, and ascend without overlapping.
+fn check_ranges(ranges: impl Iterator<Item = (u64, u64)>, block_size: u32) -> Result<(), LineError> {
+    let whole = |bytes: u64| bytes.is_multiple_of(u64::from(block_size.max(1)));
+    let mut before = 0;
+    for (start, length) in ranges {
+        let end = start.checked_add(length).filter(|end| i64::try_from(*end).is_ok());
+        match end {
+            Some(end) if length > 0 && whole(start) && whole(length) && start >= before => before = end,
+            _ => return Err(LineError::Range { start, length, block_size }),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const HEADER: &str = r#"{"format":"postread-ciphertext-3","fs_uuid":"00112233445566778899aabbccddeeff","block_size":4096,"root":2,"root_context":null}"#;
+    const HEADER: &str = r#"{"format":"postread-ciphertext-4","fs_uuid":"00112233445566778899aabbccddeeff","block_size":4096,"root":2,"root_context":null}"#;
     const FILE: &str = r#"{"inode":13,"type":"file","directory":12,"raw_name":"c0ffee","mode":33188,"uid":0,"gid":7,"links":1,"size":5000,"atime":[1,2],"mtime":[-3,4],"context":"0201","data":[[0,8192],[16384,4096]],"sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","xattrs":[["75","00ff"]]}"#;
 
     fn parsed(text: &str) -> Result<Entry, LineError> {
@@ -398,6 +416,7 @@ mod tests {
         let header = Header::parse(HEADER.as_bytes()).unwrap();
         assert_eq!(header.fs_uuid[15], 0xff);
         assert_eq!(header.to_line(), format!("{HEADER}\n").into_bytes());
+        assert_eq!(Header::parse(HEADER.replace("text-4", "text-3").as_bytes()).unwrap(), header);
         let entry = parsed(FILE).unwrap();
         assert_eq!((entry.saved_len(), entry.raw_name.as_slice()), (20480, &b"\xc0\xff\xee"[..]));
         assert_eq!(entry.to_line(), format!("{FILE}\n").into_bytes());
@@ -443,12 +462,19 @@ mod tests {
             let text = FILE.replacen("16384,4096", bad, 1).replacen("0,8192", "4096,8192", 1);
             assert!(matches!(parsed(&text), Err(LineError::Range { .. })), "{bad}");
         }
+        // Lost ranges lie between the others.
+        for (lost, good) in
+            [("[8192,8192]", true), ("[20480,4096]", true), ("[8192,12288]", false), ("[0,4096]", false)]
+        {
+            let text = FILE.replacen("\"sha256\"", &format!("\"lost\":[{lost}],\"sha256\""), 1);
+            assert_eq!(parsed(&text).is_ok(), good, "{lost}");
+        }
     }
 
     #[test]
     fn headers_of_others() {
         for (from, to, what) in [
-            ("text-3", "text-2", "expected format"),
+            ("text-4", "text-2", "expected format"),
             ("4096", "4097", "blocks of 4097 bytes"),
             ("4096", "131072", "blocks of 131072 bytes"),
             ("0011", "11", "its fs_uuid is not 16 bytes"),

@@ -15,7 +15,7 @@ use postread_extract::{
 };
 use postread_fscrypt::{ContentsKey, Context, InodeFacts, Keyring, MasterKey, NameKey};
 use postread_fsimage::ext4::Timestamp;
-use postread_io::{PreadConfig, PreadOptions, PreadPool};
+use postread_io::{BlockStatus, PreadConfig, PreadOptions, PreadPool};
 
 use crate::contents::SavedContents;
 use crate::manifest::{Entry, Header, Kind, LINE_MAX, Trailer, inode_of};
@@ -281,18 +281,26 @@ impl Walk<'_, '_> {
     }
 
     fn contents(&self, entry: Entry, key: ContentsKey) -> Result<Contents> {
-        let Entry { inode, size, data, sha256, .. } = entry;
+        let Entry { inode, size, data, lost, sha256, .. } = entry;
         let path = self.saved.dir.join(DATA).join(inode.to_string());
         let sha256 = sha256.ok_or_else(|| malformed("a file without a sha256"))?;
         let extents = data.iter().map(|&(start, len)| MappedExtent { logical: start, len, physical: start }).collect();
         // Ranges ascend and their ends do not overflow: the line was parsed.
-        let within = data.iter().map(|&(start, len)| start..(start + len).min(size));
-        let within: Vec<Range<u64>> = within.filter(|range| !range.is_empty()).collect();
+        let within = |ranges: &[(u64, u64)]| {
+            let within = ranges.iter().map(|&(start, len)| start..(start + len).min(size));
+            within.filter(|range| !range.is_empty()).collect()
+        };
+        let read: Vec<Range<u64>> = within(&data);
         let saved = SavedContents::open(&path, data, sha256)?;
         let source = Arc::new(self.saved.pool.file(saved.file()?, PreadOptions::default()));
-        let map = ExtentMap::new(source, extents).map_err(malformed)?;
+        let mut map = ExtentMap::new(source, extents).map_err(malformed)?;
+        let broken: Vec<Range<u64>> = within(&lost);
+        for range in &broken {
+            let message = "it could not be read when the rest of the file was saved".into();
+            map.add_broken(range.clone(), BlockStatus::Unmapped { message, checksum: true });
+        }
         let plan = Plan::new(Arc::new(map), size).step(Arc::new(DecryptStep::new(Arc::new(key), 0)));
-        Ok(Contents::plan(plan, within, self.saved.header.block_size, move || saved.check()))
+        Ok(Contents::plan(plan, read, broken, self.saved.header.block_size, move || saved.check()))
     }
 }
 

@@ -42,8 +42,28 @@ pub struct SavedCounts {
     pub failed: u64,
 }
 
-/// Which ranges of a file hold ciphertext, and its SHA-256.
-type Contents = (Vec<(u64, u64)>, [u8; 32]);
+/// What there is of a file's ciphertext.
+#[derive(Clone, Default)]
+struct Contents {
+    /// The ranges that hold any, start and length.
+    data: Vec<(u64, u64)>,
+    /// Those that can't be read, or that nobody knows the place of.
+    lost: Vec<(u64, u64)>,
+    /// Of the first.
+    sha256: [u8; 32],
+}
+
+/// Adds a range after the others.
+fn add(ranges: &mut Vec<(u64, u64)>, start: u64, len: u64) {
+    match ranges.last_mut() {
+        _ if len == 0 => {}
+        Some((last, length)) if *last + *length == start => *length += len,
+        _ => ranges.push((start, len)),
+    }
+}
+
+/// The most ranges of a file whose loss is reported one by one.
+const REPORTED_MAX: usize = 10;
 
 struct Saver<'a, W: Write> {
     image: &'a Image,
@@ -57,8 +77,8 @@ struct Saver<'a, W: Write> {
     encrypted: Option<(u32, bool)>,
     events: &'a dyn Events,
     counts: SavedCounts,
-    /// Inodes of several names whose contents are saved already, and their digests.
-    seen: HashMap<u32, [u8; 32]>,
+    /// Inodes of several names whose contents are saved already.
+    seen: HashMap<u32, Contents>,
 }
 
 /// Saves every encrypted inode at and beneath the directory `root` into the directory `dir`, with the directories that
@@ -145,12 +165,8 @@ fn refuse_another(dir: &Path, top: BorrowedFd<'_>, header: &Header) -> Result<()
     Err(Error::new(ErrorKind::InvalidInput, what).about(path))
 }
 
-/// What a file's ciphertext is read for.
-#[derive(Clone, Copy)]
-enum Pass<'a> {
-    Compare(&'a File),
-    Write(&'a File),
-}
+/// A range that can't be saved, start and length in bytes, and why.
+type Lost = ((u64, u64), Error);
 
 enum SaveError {
     /// This entry can't be saved; the others can.
@@ -223,10 +239,12 @@ impl<W: Write> Saver<'_, W> {
         let mut unreadable = Vec::new();
         let attributes = Attributes::read(self.image, inode, &mut |error| unreadable.push(error));
         unreadable.iter().for_each(|error| self.failed(inode.ino, error));
-        let (data, sha256) = match kind {
-            Kind::File => self.contents(inode).map(|(data, sha256)| (data, Some(sha256)))?,
-            _ => (Vec::new(), None),
+        let contents = match kind {
+            Kind::File => Some(self.contents(inode)?),
+            _ => None,
         };
+        let sha256 = contents.as_ref().map(|contents| contents.sha256);
+        let Contents { data, lost, .. } = contents.unwrap_or_default();
         let time = |time: Timestamp| (time.seconds, time.nanoseconds);
         let entry = Entry {
             inode: inode.ino,
@@ -244,6 +262,7 @@ impl<W: Write> Saver<'_, W> {
             target,
             device: kind.is_device().then(|| inode.device().unwrap_or((0, 0))),
             data,
+            lost,
             sha256,
             xattrs: attributes.xattrs,
         };
@@ -263,27 +282,14 @@ impl<W: Write> Saver<'_, W> {
         Ok(())
     }
 
-    /// Saves a file's ciphertext. Returns which ranges hold any, and their digest: always the image's. A file that was
-    /// there already and is not what the image has is replaced.
+    /// Saves a file's ciphertext, as far as it can be read: what can't is reported. A file that was there already and is
+    /// not what the image has is replaced.
     fn contents(&mut self, inode: &Inode) -> Result<Contents, SaveError> {
-        let mut data: Vec<(u64, u64)> = Vec::new();
-        let mut written: Vec<Extent> = Vec::new();
-        for extent in self.image.fs().extents_from(inode, 0) {
-            let extent = extent?;
-            if extent.kind != ExtentKind::Written {
-                continue;
-            }
-            match data.last_mut() {
-                // Pieces on disk, and one range of the file.
-                Some((start, len)) if *start + *len == extent.logical => *len += extent.len,
-                _ => data.push((extent.logical, extent.len)),
-            }
-            written.push(extent);
+        if let Some(contents) = self.seen.get(&inode.ino) {
+            return Ok(contents.clone());
         }
-        if let Some(sha256) = self.seen.get(&inode.ino) {
-            return Ok((data, *sha256));
-        }
-        let length = data.last().map_or(0, |(start, length)| start + length);
+        let (written, mut failures) = self.map(inode)?;
+        let length = written.last().map_or(0, |extent| extent.logical + extent.len);
         let name = inode.ino.to_string();
         let time = std::time::UNIX_EPOCH.checked_add(std::time::Duration::new(
             inode.mtime.seconds.max(0) as u64,
@@ -293,22 +299,22 @@ impl<W: Write> Saver<'_, W> {
             .ok()
             .flatten()
             .filter(|file| file.metadata().is_ok_and(|found| found.len() == length && found.modified().ok() == time));
-        let same = found.map(|file| self.pass(&written, Pass::Compare(&file))).transpose()?;
+        let same = found.map(|file| self.compare(&written, &file)).transpose()?;
         if let Some(None) = same {
             let what = format!("{DATA}/{name}: the existing file differs from the image: replaced");
             self.events.note(&Note::Other(&what));
         }
-        let sha256 = match same.flatten() {
-            Some(sha256) => {
+        let mut contents = match same.flatten() {
+            Some(contents) => {
                 self.counts.already_there += 1;
-                sha256
+                contents
             }
             None => {
                 let whole = self.data.begin(FILE_MODE)?;
-                whole.file().set_len(length)?;
-                let sha256 = self.pass(&written, Pass::Write(whole.file()))?;
-                let sha256 = sha256.unwrap_or_else(|| unreachable!("only what is compared can differ"));
-                self.counts.bytes += written.iter().map(|extent| extent.len).sum::<u64>();
+                let contents = self.copy(&written, whole.file(), &mut failures)?;
+                // Where its last range ends: a loss at the end leaves nothing there.
+                whole.file().set_len(contents.data.last().map_or(0, |(start, len)| start + len))?;
+                self.counts.bytes += contents.data.iter().map(|(_, len)| len).sum::<u64>();
                 if let Some(time) = time {
                     whole.file().set_modified(time)?;
                 }
@@ -319,47 +325,152 @@ impl<W: Write> Saver<'_, W> {
                     }
                     other => other?,
                 }
-                sha256
+                contents
             }
         };
+        failures.sort_by_key(|(range, _)| range.0);
+        for ((start, len), _) in &failures {
+            add(&mut contents.lost, *start, *len);
+        }
+        self.report_lost(inode, failures);
         if inode.nlink > 1 {
-            self.seen.insert(inode.ino, sha256);
+            self.seen.insert(inode.ino, contents.clone());
         }
         self.events.file_done();
-        Ok((data, sha256))
+        Ok(contents)
     }
 
-    /// Reads a file's ciphertext in the image once; its SHA-256, or none where the file compared with differs.
-    fn pass(&self, written: &[Extent], pass: Pass<'_>) -> Result<Option<[u8; 32]>, SaveError> {
-        let mut hash = Sha256::new();
-        let longest = written.iter().map(|extent| extent.len).max().unwrap_or(0);
-        let mut buf = vec![0; STEP.min(longest) as usize];
-        let mut other = Vec::new();
-        for extent in written {
-            let mut at = 0;
-            while at < extent.len {
-                let n = STEP.min(extent.len - at) as usize;
-                let from = extent.physical + at;
-                self.image.fs().device().read_exact_at(&mut buf[..n], from).map_err(|source| ext4::Error::Io {
-                    offset: from,
-                    len: n,
-                    source,
-                })?;
-                hash.update(&buf[..n]);
-                match pass {
-                    Pass::Write(out) => out.write_all_at(&buf[..n], extent.logical + at)?,
-                    Pass::Compare(file) => {
-                        other.resize(n, 0);
-                        // What can't be read any more is not what was saved.
-                        if file.read_exact_at(&mut other, extent.logical + at).is_err() || other != buf[..n] {
-                            return Ok(None);
+    /// The extents that hold ciphertext, and what a damaged part of the map covers: whole blocks, no further than the
+    /// file's contents.
+    fn map(&self, inode: &Inode) -> Result<(Vec<Extent>, Vec<Lost>), SaveError> {
+        let block_size = u64::from(self.image.fs().superblock().block_size);
+        let end = inode.size.checked_next_multiple_of(block_size).unwrap_or(inode.size);
+        let (mut written, mut failures): (Vec<Extent>, Vec<Lost>) = (Vec::new(), Vec::new());
+        let mut walk = self.image.fs().extents_from(inode, 0);
+        while let Some(extent) = walk.next() {
+            match extent {
+                Ok(extent) if extent.kind == ExtentKind::Written => written.push(extent),
+                Ok(_) => {}
+                Err(error) => {
+                    let Some(range) = walk.skip_broken() else { return Err(error.into()) };
+                    match failures.last_mut() {
+                        // A hostile map has many neighbours.
+                        Some(((start, len), _)) if *start + *len >= range.start.min(end) => {
+                            *len = range.end.min(end).saturating_sub(*start).max(*len);
+                        }
+                        _ => {
+                            let start = range.start.min(end);
+                            failures.push(((start, range.end.min(end) - start), ImageError::from(error).into()));
                         }
                     }
                 }
-                at += n as u64;
-                self.events.read(n as u64);
             }
         }
-        Ok(Some(hash.finalize().into()))
+        Ok((written, failures))
+    }
+
+    fn report_lost(&mut self, inode: &Inode, failures: Vec<Lost>) {
+        let more = failures.len().saturating_sub(REPORTED_MAX);
+        if !failures.is_empty() {
+            self.counts.failed += 1;
+        }
+        let name = format!("inode {}", inode.ino);
+        let mut kind = ErrorKind::Io;
+        for ((start, len), error) in failures.into_iter().take(REPORTED_MAX) {
+            kind = error.kind();
+            let what = match len {
+                // Past the end of the contents.
+                0 => error.message().to_string(),
+                _ => format!("bytes {start} to {} are not saved: {}", start + len - 1, error.message()),
+            };
+            self.events.failed(&Failure::new(name.as_bytes(), &Error::new(kind, what)));
+        }
+        if more > 0 {
+            let error = Error::new(kind, format!("{more} more ranges are not saved"));
+            self.events.failed(&Failure::new(name.as_bytes(), &error));
+        }
+    }
+
+    fn read(&self, buf: &mut [u8], from: u64) -> ext4::Result<()> {
+        let read = self.image.fs().device().read_exact_at(buf, from);
+        read.map_err(|source| ext4::Error::Io { offset: from, len: buf.len(), source })
+    }
+
+    /// Calls `each` with the file's ciphertext: where it goes, and the bytes or why they can't be read. Where a longer run
+    /// can't be read, its blocks are read one by one.
+    fn each_run(
+        &self,
+        written: &[Extent],
+        mut each: impl FnMut(u64, Result<&[u8], (u64, ext4::Error)>) -> Result<bool, SaveError>,
+    ) -> Result<bool, SaveError> {
+        let longest = written.iter().map(|extent| extent.len).max().unwrap_or(0);
+        let mut buf = vec![0; STEP.min(longest) as usize];
+        let block_size = u64::from(self.image.fs().superblock().block_size);
+        let device = self.image.fs().device().len().unwrap_or(u64::MAX);
+        for extent in written {
+            let (mut at, mut by_block) = (0, 0);
+            while at < extent.len {
+                // By blocks up to the end of a run in which one could not be read.
+                let n = if at < by_block { block_size } else { STEP }.min(extent.len - at);
+                let (to, from) = (extent.logical + at, extent.physical.saturating_add(at));
+                let (n, goes_on) = match self.read(&mut buf[..n as usize], from) {
+                    Ok(()) => (n, each(to, Ok(&buf[..n as usize]))?),
+                    Err(_) if n > block_size && from < device => {
+                        by_block = at + n;
+                        continue;
+                    }
+                    Err(error) => {
+                        // Past the end of the device nothing is worth a try.
+                        let n = if from < device { n } else { extent.len - at };
+                        (n, each(to, Err((n, error)))?)
+                    }
+                };
+                if !goes_on {
+                    return Ok(false);
+                }
+                at += n;
+                self.events.read(n);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Copies what can be read of a file's ciphertext, and adds to `failures` what can't.
+    fn copy(&self, written: &[Extent], out: &File, failures: &mut Vec<Lost>) -> Result<Contents, SaveError> {
+        let mut contents = Contents::default();
+        let mut hash = Sha256::new();
+        self.each_run(written, |to, run| {
+            match run {
+                Ok(bytes) => {
+                    out.write_all_at(bytes, to)?;
+                    hash.update(bytes);
+                    add(&mut contents.data, to, bytes.len() as u64);
+                }
+                Err((len, error)) => match failures.last_mut() {
+                    Some(((start, length), _)) if *start + *length == to => *length += len,
+                    _ => failures.push(((to, len), ImageError::from(error).into())),
+                },
+            }
+            Ok(true)
+        })?;
+        contents.sha256 = hash.finalize().into();
+        Ok(contents)
+    }
+
+    /// Reads a file's ciphertext in the image. None where `file` differs, or where something can't be read.
+    fn compare(&self, written: &[Extent], file: &File) -> Result<Option<Contents>, SaveError> {
+        let mut contents = Contents::default();
+        let mut hash = Sha256::new();
+        let mut other = Vec::new();
+        let same = self.each_run(written, |to, run| {
+            let Ok(bytes) = run else { return Ok(false) };
+            hash.update(bytes);
+            add(&mut contents.data, to, bytes.len() as u64);
+            other.resize(bytes.len(), 0);
+            // What can't be read any more is not what was saved.
+            Ok(file.read_exact_at(&mut other, to).is_ok() && other == bytes)
+        })?;
+        contents.sha256 = hash.finalize().into();
+        Ok(same.then_some(contents))
     }
 }

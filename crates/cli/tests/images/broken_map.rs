@@ -139,4 +139,57 @@ fn what_is_before_the_damage_is_decrypted() {
     let mut wanted = good;
     wanted[half as usize * block_size..].fill(0);
     assert!(fs::read(dir.path().join("out/f65537")).unwrap() == wanted);
+    let args = ["extract", "--ciphertext", "changed", "/enc", "-C", "saved", "--ignore-checksums"];
+    let output = postread(dir.path(), &args);
+    assert!(matches!(output.status.code(), Some(1 | 2)), "{}", stderr(&output));
+    let lost = format!("inode {}: bytes 32768 to 69631 are not saved: ", inode.ino);
+    assert!(stderr(&output).contains(&lost), "{}", stderr(&output));
+    restored(dir.path(), &key_file, &wanted);
+}
+
+/// What was saved of `f65537`: refused, or restored with holes.
+fn restored(dir: &Path, key_file: &str, wanted: &[u8]) {
+    let args = ["extract", "--from-ciphertext", "saved", "--key", key_file, "-C"];
+    let output = postread(dir, &[&args[..], &["refused"]].concat());
+    expect(&output, 1);
+    assert!(stderr(&output).contains("f65537: "), "{}", stderr(&output));
+    assert!(!dir.join("refused/f65537").exists() && dir.join("refused/f4096").exists());
+    let output = postread(dir, &[&args[..], &["restored", "--keep-going"]].concat());
+    expect(&output, 1);
+    assert!(stderr(&output).contains("f65537: at byte"), "{}", stderr(&output));
+    assert!(fs::read(dir.join("restored/f65537")).unwrap() == wanted);
+}
+
+/// Ciphertext that lies past the end of an image that was cut off.
+#[test]
+fn what_a_truncated_image_has_is_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let (name, key_file) = (unpack(dir.path(), "xts-pad16"), key("key64.bin"));
+    let good = postread(dir.path(), &["cat", &name, "/enc/f65537", "--key", &key_file]);
+    let mut wanted = expect_bytes(&good).to_vec();
+    let bytes = fs::read(dir.path().join(&name)).unwrap();
+    let (fs_, inode) = locate(&bytes, "/enc/f65537", Some(&fs::read(&key_file).unwrap()));
+    let extents = fs_.extents(&inode).unwrap();
+    // The last file of the image, in part.
+    let end = extents[0].physical as usize + 5 * 4096 + 100;
+    // Other files come after it: only this one matters.
+    let (mut cut, rest) = (bytes[..end].to_vec(), bytes.len() - end);
+    assert!(rest > 0);
+    let saved = ["extract", "--ciphertext", "cut", "/enc", "-C", "saved"];
+    fs::write(dir.path().join("cut"), &cut).unwrap();
+    let output = postread(dir.path(), &saved);
+    assert!(output.status.code().is_some_and(|code| (1..=4).contains(&code)), "{output:?}");
+    let lost = format!("inode {}: bytes 20480 to 69631 are not saved: ", inode.ino);
+    assert!(stderr(&output).contains(&lost), "{}", stderr(&output));
+    wanted[5 * 4096..].fill(0);
+    let args = ["extract", "--from-ciphertext", "saved", "--key", &key_file, "-C", "restored", "--keep-going"];
+    expect(&postread(dir.path(), &args), 1);
+    assert!(fs::read(dir.path().join("restored/f65537")).unwrap() == wanted);
+    // With the rest of the image at hand the next run saves all of it.
+    cut.extend(&bytes[end..]);
+    fs::write(dir.path().join("cut"), &cut).unwrap();
+    expect(&postread(dir.path(), &saved), 0);
+    let args = ["extract", "--from-ciphertext", "saved", "--key", &key_file, "-C", "restored"];
+    expect(&postread(dir.path(), &args), 0);
+    assert!(fs::read(dir.path().join("restored/f65537")).unwrap() == expect_bytes(&good));
 }

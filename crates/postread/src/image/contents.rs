@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use postread_fscrypt::{ContentsKey, Context};
 use postread_fsimage::ext4::{self, ExtentKind, FileType, Inode};
-use postread_io::{BlockStatus, MemorySource, Source};
+use postread_io::{BlockStatus, MemorySource};
 
-use super::file_map::{FileMap, Nowhere};
+use super::file_map::FileMap;
 use super::{DecryptStep, Image, ImageError};
 use crate::plan::{ExtentMap, Linear, MappedExtent, Mapping, Piece, Plan};
 
@@ -62,7 +62,7 @@ impl Image {
             return Ok(Contents { ino, len: file.size, map, key });
         }
         let mut extents = Vec::new();
-        let mut broken: Vec<(Range<u64>, Arc<dyn Source>)> = Vec::new();
+        let mut broken: Vec<(Range<u64>, BlockStatus)> = Vec::new();
         let mut walk = self.fs().extents_from(file, 0);
         while let Some(extent) = walk.next() {
             let (error, status) = match extent {
@@ -81,12 +81,13 @@ impl Image {
             // Neighbours are one range: a hostile map has many of them.
             match broken.last_mut() {
                 Some((last, _)) if last.end == range.start => last.end = range.end,
-                _ => broken.push((range, Arc::new(Nowhere(status)))),
+                _ => broken.push((range, status)),
             }
         }
-        let extents = ExtentMap::new(self.data.clone(), extents)
+        let mut extents = ExtentMap::new(self.data.clone(), extents)
             .map_err(|_| ImageError::WrongKind { ino, wanted: "file whose extents are apart" })?;
-        let map = FileMap { extents, broken, truncated: self.truncated.clone() };
+        broken.into_iter().for_each(|(range, status)| extents.add_broken(range, status));
+        let map = FileMap { extents, truncated: self.truncated.clone() };
         Ok(Contents { ino, len: file.size, map: Arc::new(map), key })
     }
 

@@ -25,10 +25,11 @@ pub use walk::{ImageVisit, ImageWalk};
 
 use std::sync::Arc;
 
-use file_map::Nowhere;
 use postread_fscrypt::{Context, InodeFacts, KeySpecifier, Keyring, MasterKey, MissingKey};
 use postread_fsimage::ext4::{Ext4, Inode, Options};
 use postread_io::{BlockStatus, ReadAt, ReadAtSource, Source};
+
+use crate::nowhere::Nowhere;
 
 /// An ext4 image and the keys at hand. Cloning is cheap.
 #[derive(Clone)]
