@@ -17,6 +17,7 @@ mod ls_tree;
 pub(crate) mod luks;
 pub(crate) mod measure;
 pub(crate) mod sign;
+mod sign_key;
 pub(crate) mod tune;
 pub(crate) mod verify;
 mod verify_image;

@@ -3,25 +3,21 @@
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use postread::{DigestJob, Digester, FileError};
 use postread_sys::hardening::{wipe_freed_memory, wipe_stack};
 use postread_verity::MAX_SIGNATURE_SIZE;
-use postread_verity::signature::{Certificate, KeyError, SigningKey, sign};
-use zeroize::Zeroizing;
+use postread_verity::signature::sign;
 
+use super::sign_key::{self, KeyArgs, about};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
-use crate::input_file::read_whole;
 use crate::output_file::OutputFile;
 use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
-use crate::text::{escape_controls, name_for_stderr, output_failed};
-
-/// More than the file of any key or certificate has, in bytes.
-const KEY_MAX: usize = 1 << 20;
+use crate::text::{escape_controls, output_failed};
 
 #[derive(Args, Debug)]
 pub(crate) struct SignArgs {
@@ -31,12 +27,8 @@ pub(crate) struct SignArgs {
     /// Where the signature goes
     #[arg(value_name = "OUT_SIGFILE")]
     out: PathBuf,
-    /// Private key, PEM or DER (RSA, or EC on P-256, P-384 or P-521), not encrypted
-    #[arg(long, value_name = "KEYFILE")]
-    key: PathBuf,
-    /// Its certificate, PEM or DER [default: the one in KEYFILE]
-    #[arg(long, value_name = "CERTFILE")]
-    cert: Option<PathBuf>,
+    #[command(flatten)]
+    key: KeyArgs,
     #[command(flatten)]
     hash: HashOptions,
     /// Write the Merkle tree to FILE
@@ -50,31 +42,17 @@ pub(crate) struct SignArgs {
     quiet: bool,
 }
 
-/// A failure with the name of a file before it.
-fn about(path: &Path, outcome: Outcome) -> impl Fn(&dyn std::fmt::Display) -> Failure + '_ {
-    move |error| Failure::new(outcome, format!("{}: {error}", name_for_stderr(path)))
-}
-
-/// A file that holds no key that can be used is malformed input. One that wants its passphrase is a matter of the key.
-fn outcome_of(error: &KeyError) -> Outcome {
-    if matches!(error, KeyError::Encrypted) { Outcome::Key } else { Outcome::Usage }
-}
-
 pub(crate) fn run(args: &SignArgs) -> CommandResult {
     let params = args.hash.params()?;
     let mut outputs = vec![("OUT_SIGFILE", args.out.as_path())];
     outputs.extend(args.out_merkle_tree.as_deref().map(|path| ("--out-merkle-tree", path)));
     outputs.extend(args.out_descriptor.as_deref().map(|path| ("--out-descriptor", path)));
-    let mut inputs = vec![("FILE", args.file.as_path()), ("--key", &args.key)];
-    inputs.extend(args.cert.as_deref().map(|path| ("--cert", path)));
+    let mut inputs = vec![("FILE", args.file.as_path())];
+    inputs.extend(args.key.inputs());
     refuse_overwriting(&outputs, &inputs)?;
     postread_sys::hardening::set_not_dumpable().map_err(Failure::environment)?;
     wipe_freed_memory();
-    let key = Zeroizing::new(read_whole(&args.key, KEY_MAX, "a key's file")?);
-    let key = SigningKey::from_bytes(&key).map_err(|error| about(&args.key, outcome_of(&error))(&error))?;
-    let cert_file = args.cert.as_ref().unwrap_or(&args.key);
-    let cert = read_whole(cert_file, KEY_MAX, "a certificate's file")?;
-    let cert = Certificate::from_bytes(&cert).map_err(|error| about(cert_file, outcome_of(&error))(&error))?;
+    let (key, cert) = args.key.load()?;
 
     let progress = Progress::new(args.quiet);
     let size = args.file.metadata().ok().map(|metadata| metadata.len());
@@ -95,10 +73,10 @@ pub(crate) fn run(args: &SignArgs) -> CommandResult {
         out.write(&descriptor.to_bytes())?;
     }
     let digest = descriptor.file_digest();
-    let signed = sign(&digest, &key, &cert);
+    let signed = sign(&digest, &*key, &cert);
     drop(key);
     wipe_stack();
-    let signature = signed.map_err(|error| Failure::new(Outcome::Key, error))?;
+    let signature = signed.map_err(sign_key::failed)?;
     if signature.len() > MAX_SIGNATURE_SIZE {
         return Err(Failure::new(Outcome::Key, "the signature does not fit into a descriptor"));
     }

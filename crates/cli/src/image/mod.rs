@@ -3,7 +3,7 @@
 mod entry;
 mod keys;
 mod layers;
-mod terminal;
+pub(crate) mod terminal;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};

@@ -30,7 +30,7 @@ enum Ended {
 /// Asks on the controlling terminal. `None` where the line is empty.
 ///
 /// Keys that send a signal are read as characters, so that the terminal echoes again before the signal is sent.
-pub(super) fn ask(prompt: &str) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+pub(crate) fn ask(prompt: &str) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let tty = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
     let before = tcgetattr(&tty)?;
     let mut silent = before.clone();

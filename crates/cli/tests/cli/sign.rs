@@ -1,6 +1,7 @@
 //! `postread sign` against `fsverity sign`.
 
 use std::fs;
+use std::path::Path;
 
 use crate::common::{expect, have_tool, noise, postread, run, stderr};
 
@@ -99,6 +100,138 @@ fn every_form_of_a_key() {
         expect(&locked, 3);
         assert!(stderr(&locked).contains("the private key is encrypted"), "{}", stderr(&locked));
     }
+}
+
+/// A SoftHSM token of the test's own.
+struct Token {
+    dir: std::path::PathBuf,
+    module: String,
+}
+
+impl Token {
+    fn new(dir: &Path, test: &str) -> Option<Token> {
+        let module = ["/usr/lib/softhsm/libsofthsm2.so", "/usr/lib64/pkcs11/libsofthsm2.so"];
+        let module = module.into_iter().find(|module| Path::new(module).exists());
+        let module = postread_tests::require("SoftHSM", module.ok_or("no libsofthsm2.so"))?;
+        if !have_tool("softhsm2-util", "--version", test) || !have_tool("pkcs11-tool", "--help", test) {
+            return None;
+        }
+        fs::create_dir(dir.join("tokens")).unwrap();
+        let conf = format!("directories.tokendir = {}\nobjectstore.backend = file\n", dir.join("tokens").display());
+        fs::write(dir.join("softhsm.conf"), conf).unwrap();
+        let token = Token { dir: dir.to_owned(), module: module.to_owned() };
+        token.util("--init-token --free --label tok --so-pin 4321 --pin 1234");
+        Some(token)
+    }
+
+    fn run(&self, program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> std::process::Output {
+        let mut command = std::process::Command::new(program);
+        command.current_dir(&self.dir).env("SOFTHSM2_CONF", self.dir.join("softhsm.conf")).args(args);
+        command.stdin(std::process::Stdio::null()).output().unwrap()
+    }
+
+    fn util(&self, line: &str) {
+        expect(&self.run("softhsm2-util", &line.split(' ').collect::<Vec<_>>()), 0);
+    }
+
+    fn tool(&self, line: &str) {
+        let args = [&["--module", &self.module, "--token-label", "tok", "--login", "--pin", "1234"][..]];
+        expect(&self.run("pkcs11-tool", &[args.concat(), line.split(' ').collect()].concat()), 0);
+    }
+
+    /// As another session leader, so that nobody is asked for a PIN.
+    fn postread(&self, args: &[&str]) -> std::process::Output {
+        self.run("setsid", &[&["--wait", env!("CARGO_BIN_EXE_postread")], args].concat())
+    }
+}
+
+/// Keys in a token, made there or brought there, with the PIN and the certificate from wherever they may be: OpenSSL and
+/// `fsverity` accept the signatures.
+#[test]
+fn keys_of_a_pkcs11_token() {
+    let test = "keys_of_a_pkcs11_token";
+    if !have_tool("openssl", "version", test) || !have_tool("fsverity", "--version", test) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let Some(token) = Token::new(at, test) else { return };
+    fs::write(at.join("f"), noise(10_000, 5)).unwrap();
+    fs::write(at.join("pin"), "1234\n").unwrap();
+    fs::write(at.join("wrong"), "9999").unwrap();
+    let openssl = |line: &str| expect(&run(at, "openssl", &line.split(' ').collect::<Vec<_>>()), 0);
+    let formatted = expect(&postread(at, &["digest", "f", "--for-builtin-sig", "--compact"]), 0);
+    fs::write(at.join("content"), hex::decode(formatted.trim()).unwrap()).unwrap();
+    let module = format!("--pkcs11-module={}", token.module);
+    let kinds = [
+        ("rsa:2048", "01"),
+        ("ec -pkeyopt ec_paramgen_curve:P-256", "02"),
+        ("ec -pkeyopt ec_paramgen_curve:P-384", "03"),
+        ("ec -pkeyopt ec_paramgen_curve:P-521", "04"),
+    ];
+    for (kind, id) in kinds {
+        openssl(&format!("req -x509 -nodes -subj /CN=t{id} -days 2 -newkey {kind} -keyout key.pem -out cert{id}.pem"));
+        openssl(&format!("x509 -in cert{id}.pem -outform der -out cert.der"));
+        token.util(&format!("--import key.pem --token tok --label key{id} --id {id} --pin 1234"));
+        token.tool(&format!("--write-object cert.der --type cert --id {id} --label cert{id}"));
+        let cert = format!("--cert=cert{id}.pem");
+        for (uri, cert) in [
+            (format!("pkcs11:token=tok;object=key{id}?pin-value=1234"), Some(&cert)),
+            (format!("pkcs11:token=tok;id=%{id};type=private?pin-source=file:pin"), None),
+        ] {
+            let uri = format!("--pkcs11-uri={uri}");
+            let mut args = vec!["sign", "f", "sig", &uri, &module];
+            args.extend(cert.map(String::as_str));
+            expect(&token.postread(&args), 0);
+            openssl(&format!(
+                "smime -verify -binary -inform der -in sig -content content -nointern -noverify -certfile cert{id}.pem -out seen"
+            ));
+        }
+        // RSA with this padding has no randomness: the same bytes as with the key in a file, and as fsverity's.
+        if id == "01" {
+            expect(&run(at, "fsverity", &["sign", "f", "theirs", "--key=key.pem", &cert]), 0);
+            assert!(fs::read(at.join("sig")).unwrap() == fs::read(at.join("theirs")).unwrap());
+            let uri = "--pkcs11-uri=pkcs11:object=key01?pin-value=1234";
+            let sha512 = ["--hash-alg=sha512", &cert];
+            expect(&token.postread(&[&["sign", "f", "sig", uri, &module][..], &sha512].concat()), 0);
+            expect(&run(at, "fsverity", &[&["sign", "f", "theirs", "--key=key.pem"][..], &sha512].concat()), 0);
+            assert!(fs::read(at.join("sig")).unwrap() == fs::read(at.join("theirs")).unwrap());
+        }
+    }
+    // A key that never was anywhere else, and wants its PIN for each signature.
+    token.tool("--keypairgen --key-type rsa:2048 --id 05 --label always --always-auth");
+    let fails = |status, uri: &str, more: &[&str], wanted: &str| {
+        let uri = format!("--pkcs11-uri={uri}");
+        let output = token.postread(&[&["sign", "f", "none", &uri], more].concat());
+        expect(&output, status);
+        assert!(stderr(&output).contains(wanted), "{uri}: {}", stderr(&output));
+        assert!(!at.join("none").exists());
+    };
+    let (module, cert) = (&module[..], "--cert=cert01.pem");
+    let both = &[module, cert][..];
+    // It signs; the certificate is another key's.
+    fails(3, "pkcs11:object=always?pin-value=1234", both, "does not belong to the certificate");
+    fails(
+        2,
+        "pkcs11:object=always?pin-value=1234",
+        &[module],
+        "no certificate for this key: give one in a file by --cert",
+    );
+    fails(3, "pkcs11:object=key01", both, "token \"tok\" needs a PIN: add pin-source=");
+    fails(3, "pkcs11:object=key01?pin-source=wrong", both, "wrong PIN of token \"tok\"");
+    fails(4, "pkcs11:object=key01?pin-source=absent", both, "absent: No such file");
+    fails(3, "pkcs11:token=other", both, "no such token; tokens found: \"tok\"");
+    fails(3, "pkcs11:object=other?pin-value=1234", both, "token \"tok\" has no such private key");
+    fails(2, "pkcs11:token=tok?pin-value=1234", both, "5 private keys of token \"tok\" match; add object= or id=");
+    fails(2, "pkcs11:tokn=tok", both, "unknown attribute \"tokn\"");
+    fails(4, "pkcs11:token=tok?module-path=/none.so", &[cert], "PKCS#11 module /none.so: ");
+    fails(4, "pkcs11:token=tok?module-path=f", &[cert], "name the token's module by --pkcs11-module");
+    token.util("--init-token --free --label tok --so-pin 4321 --pin 1234");
+    fails(2, "pkcs11:token=tok?pin-value=1234", both, "several tokens match: \"tok\" (serial ");
+    // One of the two.
+    expect(&token.postread(&["sign", "f", "none", "--key=key.pem", "--pkcs11-uri=pkcs11:"]), 2);
+    expect(&token.postread(&["sign", "f", "none"]), 2);
+    expect(&token.postread(&["sign", "f", "none", "--key=key.pem", cert, module]), 2);
 }
 
 /// Stops the program at its end and looks for the numbers of `$NEEDLES` in all memory that it can write.

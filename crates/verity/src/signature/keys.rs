@@ -169,17 +169,8 @@ impl SigningKey {
         }
     }
 
-    pub(super) fn public(&self) -> PublicKey {
-        match &self.0 {
-            Private::Rsa(key) => PublicKey::Rsa(Box::new(key.to_public_key())),
-            Private::P256(key) => PublicKey::P256(Box::new(*key.verifying_key())),
-            Private::P384(key) => PublicKey::P384(Box::new(*key.verifying_key())),
-            Private::P521(key) => PublicKey::P521(Box::new(*key.verifying_key())),
-        }
-    }
-
     /// Signs a message; `None` if the key cannot (an RSA key too small for the hash).
-    pub(super) fn sign(&self, hash: SigHash, message: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn sign_with(&self, hash: SigHash, message: &[u8]) -> Option<Vec<u8>> {
         let digest = hash.of(message);
         match &self.0 {
             Private::Rsa(key) => match hash {
@@ -216,6 +207,17 @@ fn for_p521(digest: &[u8]) -> [u8; 66] {
     let start = number.len().saturating_sub(digest.len());
     number[start..].copy_from_slice(digest);
     number
+}
+
+/// A signature as tokens make it, two numbers of the curve's length, in DER.
+#[cfg(feature = "pkcs11")]
+pub(super) fn ecdsa_der(signature: &[u8]) -> Option<Vec<u8>> {
+    Some(match signature.len() {
+        64 => p256::ecdsa::Signature::from_slice(signature).ok()?.to_der().as_bytes().to_vec(),
+        96 => p384::ecdsa::Signature::from_slice(signature).ok()?.to_der().as_bytes().to_vec(),
+        132 => p521::ecdsa::Signature::from_slice(signature).ok()?.to_der().as_bytes().to_vec(),
+        _ => return None,
+    })
 }
 
 /// The kind of the first element of the outer sequence.

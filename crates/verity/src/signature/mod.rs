@@ -6,11 +6,19 @@
 //! at. Give only certificates that you trust to sign files.
 
 mod keys;
+#[cfg(feature = "pkcs11")]
+mod pkcs11;
+#[cfg(feature = "pkcs11")]
+mod pkcs11_uri;
 mod sign;
 mod verify;
 
 pub use keys::{Certificate, KeyError, SigningKey};
-pub use sign::{SignError, sign};
+#[cfg(feature = "pkcs11")]
+pub use pkcs11::{Pin, TokenError, TokenKey};
+#[cfg(feature = "pkcs11")]
+pub use pkcs11_uri::{Pkcs11Uri, Pkcs11UriError};
+pub use sign::{SignError, Signer, sign};
 pub use verify::{SignatureError, verify};
 
 use x509_cert::der::asn1::ObjectIdentifier;
@@ -26,9 +34,12 @@ const EC_PUBLIC_KEY: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10
 
 /// A hash algorithm that a signature may use, and the names of the signature algorithms that contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SigHash {
+pub enum SigHash {
+    /// SHA-256.
     Sha256,
+    /// SHA-384.
     Sha384,
+    /// SHA-512.
     Sha512,
 }
 
@@ -62,7 +73,8 @@ impl SigHash {
         }
     }
 
-    fn of(self, message: &[u8]) -> Vec<u8> {
+    /// The hash of a message.
+    pub fn of(self, message: &[u8]) -> Vec<u8> {
         use sha2::Digest as _;
         match self {
             Self::Sha256 => sha2::Sha256::digest(message).to_vec(),

@@ -23,11 +23,15 @@ pub enum SignError {
         subject: String,
     },
     /// The key cannot sign with this hash algorithm.
-    #[error("this key cannot sign a {alg} digest")]
+    #[error("this key cannot sign with {hash:?}")]
     Key {
         /// The hash algorithm.
-        alg: HashAlg,
+        hash: SigHash,
     },
+    /// A token's key could not sign.
+    #[cfg(feature = "pkcs11")]
+    #[error(transparent)]
+    Token(#[from] super::TokenError),
     /// The message could not be written.
     #[error("encoding the signature: {detail}")]
     Encoding {
@@ -40,14 +44,35 @@ fn encoding(error: x509_cert::der::Error) -> SignError {
     SignError::Encoding { detail: error.to_string() }
 }
 
+/// What signs: a key at hand, or one that a token or a service keeps.
+pub trait Signer {
+    /// Signs a message: with RSA as PKCS#1 v1.5 does (RFC 8017), with ECDSA as a sequence of two numbers in DER
+    /// (RFC 3279).
+    ///
+    /// # Errors
+    /// Where the key can't be used, or is too small for the hash.
+    fn sign(&self, hash: SigHash, message: &[u8]) -> Result<Vec<u8>, SignError>;
+}
+
+impl Signer for SigningKey {
+    fn sign(&self, hash: SigHash, message: &[u8]) -> Result<Vec<u8>, SignError> {
+        self.sign_with(hash, message).ok_or(SignError::Key { hash })
+    }
+}
+
 /// Signs a file digest with `key`, whose certificate is `certificate`. The signature uses the file digest's own hash
 /// algorithm. It fits into a descriptor ([`Descriptor::with_signature`](crate::Descriptor::with_signature)).
-pub fn sign(digest: &FileDigest, key: &SigningKey, certificate: &Certificate) -> Result<Vec<u8>, SignError> {
-    if key.public() != certificate.key {
+///
+/// # Errors
+/// Where `key` can't sign, or the signature is not one of the certificate's key.
+pub fn sign(digest: &FileDigest, key: &dyn Signer, certificate: &Certificate) -> Result<Vec<u8>, SignError> {
+    let hash = if digest.alg() == HashAlg::Sha512 { SigHash::Sha512 } else { SigHash::Sha256 };
+    let message = digest.formatted();
+    let signature = key.sign(hash, &message)?;
+    // Also what a fault in a computation or a token made: that would give an RSA key away.
+    if !certificate.key.verify(hash, &message, &signature) {
         return Err(SignError::KeyMismatch { subject: certificate.subject() });
     }
-    let hash = if digest.alg() == HashAlg::Sha512 { SigHash::Sha512 } else { SigHash::Sha256 };
-    let signature = key.sign(hash, &digest.formatted()).ok_or(SignError::Key { alg: digest.alg() })?;
 
     let digest_alg = AlgorithmIdentifierOwned { oid: hash.oid(), parameters: Some(Any::null()) };
     let signature_algorithm = if certificate.key.is_rsa() {
