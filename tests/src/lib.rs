@@ -12,6 +12,7 @@ use std::process::{Command, Output};
 mod image;
 mod oracle;
 mod random;
+pub mod super_image;
 mod uml;
 
 pub use image::{Mount, unpack_image};

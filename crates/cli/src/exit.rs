@@ -117,6 +117,9 @@ fn hint(remedy: Remedy) -> String {
         }
         Remedy::UseSuperblock { block } => format!("; --superblock {block} uses it"),
         Remedy::IgnoreChecksums => "; --ignore-checksums reads metadata with wrong checksums".to_owned(),
+        Remedy::ChoosePartition => "; choose one with --part".to_owned(),
+        Remedy::ChooseVolume => "; choose one with --volume".to_owned(),
+        Remedy::GivePassphrase => "; give its passphrase with --passphrase-file".to_owned(),
         _ => String::new(),
     }
 }

@@ -22,10 +22,12 @@ mod hash;
 mod iv;
 pub mod luks;
 mod mapping;
+mod mapping_spec;
 mod spec;
 
 pub use cipher::KeyError;
 pub use decrypted::Decrypted;
 pub use hash::{HashAlg, UnknownHash};
 pub use mapping::{Mapping, MappingError, SectorError};
+pub use mapping_spec::{MappingSpec, MappingSpecError};
 pub use spec::{CipherAlg, CipherSpec, IvMode, Mode, SpecError};

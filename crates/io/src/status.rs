@@ -80,6 +80,21 @@ impl Corruption {
     }
 }
 
+impl Corruption {
+    /// The corruption that an error of a source is, where it is one: a device that verifies what it reads fails so.
+    pub fn of(error: &io::Error) -> Option<&Corruption> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl std::error::Error for Corruption {}
+
+impl From<Corruption> for io::Error {
+    fn from(corruption: Corruption) -> Self {
+        io::Error::new(io::ErrorKind::InvalidData, corruption)
+    }
+}
+
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.level {
@@ -159,8 +174,11 @@ pub enum BlockStatus {
 }
 
 impl BlockStatus {
-    /// The status for an I/O error.
+    /// The status for an I/O error, or for the corruption that it is ([`Corruption::of`]).
     pub fn from_io(error: &io::Error) -> Self {
+        if let Some(corruption) = Corruption::of(error) {
+            return Self::Corrupt(Box::new(corruption.clone()));
+        }
         Self::Io { kind: error.kind(), errno: error.raw_os_error() }
     }
 

@@ -102,6 +102,12 @@ pub enum Remedy {
     },
     /// Read metadata with wrong checksums.
     IgnoreChecksums,
+    /// Choose one of the partitions.
+    ChoosePartition,
+    /// Choose one of the logical volumes.
+    ChooseVolume,
+    /// Give the passphrase of a LUKS volume.
+    GivePassphrase,
 }
 
 /// Why something could not be opened, read or verified.
@@ -111,6 +117,7 @@ pub struct Error(Box<Inner>);
 
 struct Inner {
     kind: ErrorKind,
+    remedy: Option<Remedy>,
     subject: Option<OsString>,
     cause: Cause,
 }
@@ -126,12 +133,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error with words of its own.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Inner { kind, subject: None, cause: Cause::Message(message.into()) }))
+        Self(Box::new(Inner { kind, remedy: None, subject: None, cause: Cause::Message(message.into()) }))
     }
 
     /// An error that another one caused: it prints as that one does, and has it as its source.
     pub fn caused_by(kind: ErrorKind, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self(Box::new(Inner { kind, subject: None, cause: Cause::Error(error.into()) }))
+        Self(Box::new(Inner { kind, remedy: None, subject: None, cause: Cause::Error(error.into()) }))
     }
 
     /// The same error about `subject`. A subject that is there already stays: the innermost is the most exact.
@@ -146,9 +153,16 @@ impl Error {
         self.0.kind
     }
 
+    /// The same error with what helps against it.
+    #[must_use]
+    pub(crate) fn with_remedy(mut self, remedy: Remedy) -> Self {
+        self.0.remedy = Some(remedy);
+        self
+    }
+
     /// What helps against it, where something is known to.
     pub fn remedy(&self) -> Option<Remedy> {
-        self.downcast_ref::<crate::image::ImageError>()?.remedy()
+        self.0.remedy.or_else(|| self.downcast_ref::<crate::image::ImageError>()?.remedy())
     }
 
     /// What it is about: the target, or the path within it.

@@ -91,14 +91,15 @@ pub use stamps::{BioFate, BioKind, BioObserver, BioRecord, BioTimes};
 pub use stats::{BioStats, EngineStats};
 pub use step::{BioMut, Inputs, Step, VerifiedBlock, VerifiedInputs};
 pub use target::{
-    Builder, Device, Entry, File, FileVerdict, Finding, FscryptMetadata, HomedDirectory, Keys, Layer, Layers,
-    LinkedProtector, Metadata, ReadDir, Target, Verifier, VerifyTotals, Walk, Warning,
+    Builder, Device, DmVerity, Entry, File, FileVerdict, Finding, FscryptMetadata, HomedDirectory, Keys, Layer, Layers,
+    LinkedProtector, Metadata, ReadDir, Target, Verifier, VerifyTotals, Volume, Walk, Warning,
 };
 pub use trusted::TrustedDigests;
 pub use verified_file::{Changed, VerifiedFile, VerifiedFileOptions};
 pub use verity_step::{LayerError, VerityLayer};
 
 // What the signatures above use, so that one crate is enough.
+pub use postread_dmcrypt as dmcrypt;
 pub use postread_fscrypt as fscrypt;
 pub use postread_fscrypt::{KeySpecifier, Keyring, MasterKey, MissingKey};
 pub use postread_fsimage::ext4;

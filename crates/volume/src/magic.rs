@@ -62,6 +62,8 @@ pub enum Magic {
     Vhd,
     /// A forensic image in EnCase's format, version 1 or 2.
     E01,
+    /// Swap space of Linux.
+    Swap,
 }
 
 impl Magic {
@@ -94,13 +96,15 @@ impl Magic {
             Magic::Vhdx => "a Hyper-V disk image (VHDX)",
             Magic::Vhd => "a Hyper-V disk image (VHD)",
             Magic::E01 => "an EnCase forensic image (E01)",
+            Magic::Swap => "swap space",
         }
     }
 
-    /// What to do about it where only ext4, partitions and Android sparse images are read. `None` for those.
+    /// What to do about what holds no file system that is read here. `None` for ext4 and for what may hold it.
     pub fn advice(self) -> Option<&'static str> {
         Some(match self {
             Magic::Ext4 | Magic::AndroidSparse | Magic::Gpt | Magic::Mbr => return None,
+            Magic::Luks | Magic::Lvm2 | Magic::AndroidSuper => return None,
             Magic::Gzip => "unpack it first, with gunzip",
             Magic::Bzip2 => "unpack it first, with bunzip2",
             Magic::Xz => "unpack it first, with unxz",
@@ -112,10 +116,8 @@ impl Magic {
                 "convert it first, with qemu-img convert -O raw"
             }
             Magic::E01 => "convert it to a raw image first, with ewfexport",
-            Magic::Luks => "open it first, with cryptsetup open --readonly, and read the device that this makes",
-            Magic::Lvm2 => "activate its volume group first, with vgchange -ay, and read the logical volume",
-            Magic::AndroidSuper => "unpack its logical partitions first, with lpunpack",
             Magic::DmVerity => "it holds hashes only: read the data device",
+            Magic::Swap => "it holds no files",
             Magic::Squashfs => "unpack it with unsquashfs, or mount it",
             Magic::F2fs | Magic::Btrfs | Magic::Xfs | Magic::Erofs => "only ext4 is read: mount it instead",
         })
@@ -150,6 +152,9 @@ fn detect_start(start: &[u8]) -> Option<Magic> {
     }
     if at(0, b"verity\0\0") {
         return Some(Magic::DmVerity);
+    }
+    if at(4096 - 10, b"SWAPSPACE2") {
+        return Some(Magic::Swap);
     }
     if word(0) == Some(0xed26_ff3a) {
         return Some(Magic::AndroidSparse);

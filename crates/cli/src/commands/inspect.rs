@@ -166,16 +166,15 @@ pub(super) struct InodeReport {
 
 pub(crate) fn run(args: &InspectArgs) -> CommandResult {
     let out = BufWriter::new(io::stdout().lock());
-    if args.path.is_none() && args.image.part.is_none() {
-        let layers = args.image.builder(&args.target).layers(&args.target)?;
-        // A whole device: what it holds is the answer.
-        if layers.is_unchosen() {
-            let report = ImageReport { layers: Layer::list(&layers), ..ImageReport::empty() };
-            write(args, out, &report, inspect_text::image)?;
-            return Ok(Outcome::Good);
-        }
+    let builder = args.image.with_keys(&args.target, false)?;
+    let layers = builder.layers(&args.target)?;
+    // What can't be gone into without a choice or a key: what it holds is the answer.
+    if args.path.is_none() && layers.is_stopped() {
+        let report = ImageReport { layers: Layer::list(&layers), ..ImageReport::empty() };
+        write(args, out, &report, inspect_text::image)?;
+        return Ok(Outcome::Good);
     }
-    let target = args.image.open_target(&args.target, false)?;
+    let target = builder.open_layers(&args.target, layers)?;
     let image = target.image();
     if let Some(path) = &args.path {
         let found = resolve(image, bytes_of(path), args.image.follow())?;

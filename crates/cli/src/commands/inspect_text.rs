@@ -28,6 +28,34 @@ pub(super) fn image(out: &mut dyn Write, report: &ImageReport, terminal: bool) -
                 }
             }
             Layer::Range { offset, length } => writeln!(out, "read: {length} bytes at {offset}")?,
+            Layer::Luks { version, uuid, cipher, keyslot } => {
+                let state = keyslot.as_ref().map_or("locked".to_owned(), |slot| format!("keyslot {slot}"));
+                let (uuid, state) = (shown(uuid, terminal), shown(&state, terminal));
+                writeln!(out, "LUKS{version}: {cipher}, UUID {uuid}, {state}")?;
+            }
+            Layer::DmCrypt { cipher, sector_size } => {
+                writeln!(out, "dm-crypt: {cipher}, sectors of {sector_size} bytes")?;
+            }
+            Layer::DmVerity { root_hash, algorithm, data_blocks, block_size } => {
+                writeln!(
+                    out,
+                    "dm-verity: {algorithm}, {data_blocks} blocks of {block_size} bytes, root hash {root_hash}"
+                )?;
+            }
+            Layer::VolumeGroup { kind, name, volumes } => {
+                match *kind {
+                    "lvm2" => writeln!(out, "LVM2 volume group {}", shown(name, terminal))?,
+                    _ => writeln!(out, "Android super partition")?,
+                }
+                for volume in volumes {
+                    let name = shown(&volume.name, terminal);
+                    let what = volume.problem.as_deref().or(volume.format.as_deref()).unwrap_or("unknown");
+                    writeln!(out, "  volume {name}: {} bytes, {}", volume.length, shown(what, terminal))?;
+                }
+            }
+            Layer::LogicalVolume { name, length } => {
+                writeln!(out, "read: volume {}, {length} bytes", shown(name, terminal))?;
+            }
             Layer::Found { .. } => {}
         }
     }

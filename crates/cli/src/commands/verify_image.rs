@@ -37,7 +37,9 @@ pub(super) fn kind(args: &VerifyArgs) -> Result<Kind, Failure> {
     }
     let layers = args.image.builder(&args.target.file).layers(&args.target.file)?;
     let image = is_device(&args.target.file) || is_image_magic(layers.magic());
-    Ok(if image { Kind::Image(Some(Box::new(layers))) } else { Kind::PlainFile })
+    // Where a passphrase is needed they are opened again, with the one that is asked for.
+    let layers = Some(Box::new(layers)).filter(|layers| !layers.is_stopped());
+    Ok(if image { Kind::Image(layers) } else { Kind::PlainFile })
 }
 
 /// Whether a file is a block device or begins like an image. One that cannot be read is not.
@@ -50,7 +52,7 @@ fn is_device(path: &Path) -> bool {
 }
 
 fn is_image_magic(magic: Option<Magic>) -> bool {
-    matches!(magic, Some(Magic::Ext4 | Magic::Gpt | Magic::Mbr))
+    matches!(magic, Some(Magic::Ext4 | Magic::Gpt | Magic::Mbr | Magic::Luks | Magic::Lvm2 | Magic::AndroidSuper))
 }
 
 /// One entry of the report.

@@ -31,8 +31,8 @@ pub(crate) struct KeyArgs {
     /// Raw form of a hardware-wrapped key, 32 bytes; every known derivation is tried (repeatable)
     #[arg(long, value_name = "FILE")]
     hw_wrapped_key: Vec<SecretFile>,
-    /// Passphrase for the protectors in the image's /.fscrypt or for systemd-homed; - for standard input, without echo
-    /// on a terminal
+    /// Passphrase of a LUKS volume, of the protectors in the image's /.fscrypt, or for systemd-homed; - for standard input,
+    /// without echo on a terminal
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<SecretFile>,
     /// Image or directory with more fscrypt metadata: login protectors are on the root file system (repeatable)

@@ -15,6 +15,22 @@ pub(crate) enum Layer {
     PartitionTable { kind: String, sector_size: u32, parts: Vec<PartReport> },
     /// The part of the target that is read.
     Range { offset: u64, length: u64 },
+    /// A LUKS volume, and the keyslot that the passphrase opens.
+    Luks {
+        version: u32,
+        uuid: String,
+        cipher: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        keyslot: Option<String>,
+    },
+    /// A plain dm-crypt mapping.
+    DmCrypt { cipher: String, sector_size: u32 },
+    /// A device under dm-verity.
+    DmVerity { root_hash: String, algorithm: String, data_blocks: u64, block_size: u32 },
+    /// A group of logical volumes.
+    VolumeGroup { kind: &'static str, name: String, volumes: Vec<VolumeReport> },
+    /// The logical volume that is read.
+    LogicalVolume { name: String, length: u64 },
     /// What was found there by its magic number.
     Found { format: String },
 }
@@ -29,6 +45,28 @@ pub(crate) struct PartReport {
     pub(crate) kind: String,
     pub(crate) name: String,
     pub(crate) format: Option<String>,
+}
+
+/// A logical volume in a report.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct VolumeReport {
+    pub(crate) name: String,
+    pub(crate) length: u64,
+    pub(crate) format: Option<String>,
+    /// Why it can't be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) problem: Option<String>,
+}
+
+impl From<&postread::Volume> for VolumeReport {
+    fn from(volume: &postread::Volume) -> Self {
+        Self {
+            name: volume.name.clone(),
+            length: volume.len,
+            format: volume.holds.map(format_name),
+            problem: volume.problem.clone(),
+        }
+    }
 }
 
 fn format_name(magic: Magic) -> String {
@@ -57,6 +95,29 @@ impl Layer {
                 parts: table.parts.iter().zip(holds).map(part_report).collect(),
             }),
             postread::Layer::Range { offset, len } => Some(Layer::Range { offset: *offset, length: *len }),
+            postread::Layer::Luks { version, uuid, cipher, keyslot } => Some(Layer::Luks {
+                version: *version,
+                uuid: uuid.clone(),
+                cipher: cipher.clone(),
+                keyslot: keyslot.clone(),
+            }),
+            postread::Layer::DmCrypt { cipher, sector_size } => {
+                Some(Layer::DmCrypt { cipher: cipher.clone(), sector_size: *sector_size })
+            }
+            postread::Layer::DmVerity { root_hash, algorithm, data_blocks, block_size } => Some(Layer::DmVerity {
+                root_hash: root_hash.clone(),
+                algorithm: algorithm.clone(),
+                data_blocks: *data_blocks,
+                block_size: *block_size,
+            }),
+            postread::Layer::VolumeGroup { kind, name, volumes } => Some(Layer::VolumeGroup {
+                kind,
+                name: name.clone(),
+                volumes: volumes.iter().map(VolumeReport::from).collect(),
+            }),
+            postread::Layer::LogicalVolume { name, len } => {
+                Some(Layer::LogicalVolume { name: name.clone(), length: *len })
+            }
             postread::Layer::Found(magic) => Some(Layer::Found { format: format_name(*magic) }),
             _ => None,
         };

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use postread::dmcrypt::MappingSpec;
 use postread::image::{Follow, Found, Image, ImageError, canonical};
-use postread::{Builder, Target, TrustedDigests};
+use postread::{Builder, DmVerity, Target, TrustedDigests};
 use postread_fsimage::ext4::{JournalPolicy, Options};
 
 pub(crate) use entry::{mode_string, time_string};
@@ -30,6 +31,9 @@ pub(crate) struct ImageArgs {
     /// Byte at which the file system begins; K, M and G may follow
     #[arg(long, value_name = "BYTES", value_parser = crate::read_options::parse_bytes, help_heading = "Images")]
     pub(crate) offset: Option<u64>,
+    /// Logical volume to read, of LVM2 or an Android super partition
+    #[arg(long, value_name = "NAME", help_heading = "Images")]
+    volume: Option<String>,
     /// Another piece of a split Android sparse image (repeatable)
     #[arg(long, value_name = "FILE", help_heading = "Images")]
     piece: Vec<PathBuf>,
@@ -48,8 +52,33 @@ pub(crate) struct ImageArgs {
     /// Do not follow a symbolic link that is the last name of PATH
     #[arg(long, help_heading = "Images")]
     no_follow: bool,
+    /// File or device with the header of a LUKS volume that has it elsewhere
+    #[arg(long, value_name = "FILE", help_heading = "Block devices")]
+    header: Option<PathBuf>,
+    /// Plain dm-crypt mapping, for example aes-xts-plain64,sector_size:4096; the key is the first --key that fits
+    #[arg(long, value_name = "SPEC", help_heading = "Block devices")]
+    dm_crypt: Option<MappingSpec>,
+    /// Verify every block against this dm-verity root hash
+    #[arg(long, value_name = "HEX", value_parser = parse_root_hash, help_heading = "Block devices")]
+    root_hash: Option<RootHash>,
+    /// File or device with the dm-verity hash tree [default: TARGET itself, at --hash-offset]
+    #[arg(long, value_name = "FILE", requires = "root_hash", help_heading = "Block devices")]
+    hash_device: Option<PathBuf>,
+    /// Byte at which the dm-verity superblock begins [default: 0]
+    #[arg(long, value_name = "BYTES", value_parser = crate::read_options::parse_bytes, requires = "root_hash", help_heading = "Block devices")]
+    hash_offset: Option<u64>,
+    /// Number of data blocks under dm-verity [default: the superblock's, which is not authenticated]
+    #[arg(long, value_name = "BLOCKS", requires = "root_hash", help_heading = "Block devices")]
+    data_blocks: Option<u64>,
     #[command(flatten)]
     pub(crate) keys: KeyArgs,
+}
+
+/// A dm-verity root hash.
+type RootHash = std::sync::Arc<[u8]>;
+
+fn parse_root_hash(text: &str) -> Result<RootHash, String> {
+    hex::decode(text).map(RootHash::from).map_err(|error| format!("expected hexadecimal: {error}"))
 }
 
 impl ImageArgs {
@@ -62,6 +91,10 @@ impl ImageArgs {
     pub(crate) fn given(&self) -> bool {
         self.part.is_some()
             || self.offset.is_some()
+            || self.volume.is_some()
+            || self.header.is_some()
+            || self.dm_crypt.is_some()
+            || self.root_hash.is_some()
             || !self.piece.is_empty()
             || self.ignore_checksums
             || self.ignore_journal
@@ -87,6 +120,25 @@ impl ImageArgs {
         }
         for piece in &self.piece {
             builder = builder.piece(piece);
+        }
+        if let Some(name) = &self.volume {
+            builder = builder.volume(name);
+        }
+        if let Some(header) = &self.header {
+            builder = builder.luks_header(header);
+        }
+        if let Some(mapping) = self.dm_crypt {
+            builder = builder.dm_crypt(mapping);
+        }
+        if let Some(root_hash) = &self.root_hash {
+            let mut verity = DmVerity::new(root_hash).hash_offset(self.hash_offset.unwrap_or(0));
+            if let Some(device) = &self.hash_device {
+                verity = verity.hash_device(device);
+            }
+            if let Some(blocks) = self.data_blocks {
+                verity = verity.data_blocks(blocks);
+            }
+            builder = builder.dm_verity(verity);
         }
         for path in &self.keys.fscrypt_metadata {
             builder = builder.fscrypt_metadata(path);

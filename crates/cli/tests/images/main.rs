@@ -19,6 +19,7 @@ mod pieces;
 mod reports;
 mod saved;
 mod secrets;
+mod stacked;
 mod target;
 mod unwritable;
 mod verify;

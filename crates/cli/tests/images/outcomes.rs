@@ -190,7 +190,7 @@ fn what_is_not_ext4_is_named() {
     let image = unpack(dir.path(), "verity");
     let whole = fs::read(dir.path().join(&image)).unwrap();
     // The magic number, where it is, what the message calls it, and what it says to do.
-    let table: [(&[u8], usize, &str, &str); 23] = [
+    let table: [(&[u8], usize, &str, &str); 24] = [
         (b"\x1f\x8b\x08", 0, "gzip", "gunzip"),
         (b"BZh9", 0, "bzip2", "bunzip2"),
         (b"\xfd7zXZ\0", 0, "xz", "unxz"),
@@ -209,9 +209,10 @@ fn what_is_not_ext4_is_named() {
         (b"\xe2\xe1\xf5\xe0", 1024, "EROFS", "mount"),
         (b"\x10\x20\xf5\xf2", 1024, "f2fs", "mount"),
         (b"_BHRfS_M", 0x1_0040, "btrfs", "mount"),
-        (b"LUKS\xba\xbe", 0, "LUKS", "cryptsetup"),
-        (b"LABELONE\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0LVM2 001", 512, "LVM", "vgchange"),
-        (b"gDla", 4096, "super", "lpunpack"),
+        (b"LUKS\xba\xbe", 0, "LUKS", "version 1799 is not supported"),
+        (b"LABELONE\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0LVM2 001", 512, "LVM2", "corrupt"),
+        (b"gDla", 4096, "super partition", "corrupt"),
+        (b"SWAPSPACE2", 4086, "swap", "no files"),
         (b"verity\0\0", 0, "dm-verity", "data device"),
         (b"nothing known", 0, "not an ext4 file system", "0xef53"),
     ];

@@ -46,7 +46,15 @@ fn reports_validate() {
         image.verity(&inode).unwrap().unwrap().location.tree_offset
     };
     flip(&at.join(damaged), "/enc/sparse", tree, Some(&bytes));
+    let disk = postread_tests::unpack_image(&repository().join("tests/images/stacked/disk.img.zst"));
+    fs::copy(disk.path(), at.join("disk")).unwrap();
+    fs::write(at.join("pass"), "stacked").unwrap();
     let k: &[&str] = &["--json", "--key", &key];
+    let opened = ["--part=1", "--passphrase-file=pass"];
+    valid(at, &postread(at, &["inspect", "disk", "--json", "--part=1"]));
+    for more in [&[][..], &["--volume=root"]] {
+        valid(at, &postread(at, &[&["inspect", "disk", "--json"][..], &opened, more].concat()));
+    }
     for args in [
         &["inspect", &image][..],
         &["inspect", &image, "/enc/f65537"],

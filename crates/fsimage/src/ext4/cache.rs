@@ -61,11 +61,18 @@ impl Cache {
     pub(crate) fn read(&self, offset: u64, len: usize) -> io::Result<Cached> {
         let index = offset / PIECE_LEN;
         let start = usize::try_from(offset % PIECE_LEN).unwrap_or(PIECE);
-        let piece = self.piece(index)?;
+        let Ok(piece) = self.piece(index) else { return self.alone(offset, len) };
         match piece.get(start..) {
             Some(rest) if rest.len() >= len => Ok(Cached { piece, start, len }),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
+    }
+
+    /// What is wanted and nothing next to it: a bad sector costs no other block. It is not kept.
+    fn alone(&self, offset: u64, len: usize) -> io::Result<Cached> {
+        let mut bytes = vec![0; len];
+        self.source.read_exact_at(&mut bytes, offset)?;
+        Ok(Cached { piece: bytes.into(), start: 0, len })
     }
 
     fn piece(&self, index: u64) -> io::Result<Arc<[u8]>> {
@@ -109,5 +116,36 @@ impl Cache {
 impl std::fmt::Debug for Cache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cache").field("pieces_per_shard", &self.pieces_per_shard).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of which byte 5000 can't be read.
+    struct Scratched;
+
+    impl ReadAt for Scratched {
+        fn len(&self) -> io::Result<u64> {
+            Ok(1 << 20)
+        }
+
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            if (offset..offset + to_u64(buf.len())).contains(&5000) {
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            buf.iter_mut().zip(offset..).for_each(|(byte, at)| *byte = at.to_le_bytes()[0]);
+            Ok(buf.len())
+        }
+    }
+
+    #[test]
+    fn a_bad_sector_costs_no_other_block() {
+        let cache = Cache::new(Arc::new(Scratched), 1 << 20);
+        for (offset, good) in [(0, true), (4096, false), (8192, true), (131_072, true)] {
+            let found = cache.read(offset, 4096);
+            assert_eq!(found.is_ok_and(|found| found.len() == 4096 && found[1] == 1), good, "{offset}");
+        }
     }
 }

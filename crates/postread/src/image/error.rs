@@ -221,6 +221,7 @@ fn kind_of(error: &ext4::Error) -> ErrorKind {
     use ext4::{Error, Structure};
     match error {
         Error::DamagedSuperblock { error, .. } | Error::AfterReplay(error) => kind_of(error),
+        Error::Io { source, .. } if postread_io::Corruption::of(source).is_some() => ErrorKind::Corrupt,
         Error::Io { source, .. } if source.kind() != std::io::ErrorKind::UnexpectedEof => ErrorKind::Io,
         Error::Corrupt(corrupt) if corrupt.is_checksum() => ErrorKind::Corrupt,
         // The checksums of a journal are judged by whole transactions: what is wrong with it is one kind of failure. And

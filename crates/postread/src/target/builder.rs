@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use postread_dmcrypt::{Mapping, MappingSpec};
 use postread_fscrypt::KeySpecifier;
 use postread_fsimage::ext4;
 use postread_io::ReadAt;
@@ -14,7 +15,7 @@ use postread_verity::FileDigest;
 use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
-use super::layers::{Choice, Layers};
+use super::layers::{Choice, DmVerity, Layers};
 use super::{FscryptMetadata, Inner, Keys, Target, unlock};
 use crate::engine::{Engine, EngineConfig};
 use crate::error::{Error, ErrorKind, Result};
@@ -39,6 +40,13 @@ pub enum Warning {
     FscryptMetadata(String),
     /// A part of the file system is damaged, or may be out of date.
     Ext4(ext4::Warning),
+    /// The size of a device under dm-verity comes from the superblock, which the root hash does not cover.
+    DmVeritySize {
+        /// Data blocks by the superblock.
+        data_blocks: u64,
+        /// Blocks that the device has room for.
+        device_blocks: u64,
+    },
 }
 
 impl std::fmt::Display for Warning {
@@ -54,12 +62,20 @@ impl std::fmt::Display for Warning {
             ),
             Self::FscryptMetadata(what) => f.write_str(what),
             Self::Ext4(warning) => warning.fmt(f),
+            Self::DmVeritySize { data_blocks, device_blocks } if data_blocks < device_blocks => write!(
+                f,
+                "only the first {data_blocks} of its {device_blocks} blocks are under dm-verity and are read: that number comes \
+                 from the superblock, which nothing authenticates"
+            ),
+            Self::DmVeritySize { .. } => {
+                f.write_str("the size under dm-verity comes from the superblock, which nothing authenticates")
+            }
         }
     }
 }
 
 type OnWarning = Arc<dyn Fn(Warning) + Send + Sync>;
-type AskPassphrase = Box<dyn FnOnce() -> io::Result<Option<Zeroizing<Vec<u8>>>>>;
+pub(super) type AskPassphrase = Box<dyn FnOnce() -> io::Result<Option<Zeroizing<Vec<u8>>>>>;
 
 /// How to open a target: see [`Target::builder`].
 #[derive(Default)]
@@ -69,7 +85,11 @@ pub struct Builder {
     failed: Option<Error>,
     partition: Option<u32>,
     offset: Option<u64>,
+    volume: Option<String>,
     pieces: Vec<PathBuf>,
+    luks_header: Option<PathBuf>,
+    dm_crypt: Option<MappingSpec>,
+    dm_verity: Option<DmVerity>,
     fscrypt_metadata: Vec<PathBuf>,
     trusted: TrustedDigests,
     require_digests: bool,
@@ -121,6 +141,35 @@ impl Builder {
     #[must_use]
     pub fn offset(mut self, offset: u64) -> Self {
         self.offset = Some(offset);
+        self
+    }
+
+    /// The logical volume to read, of LVM2 or of an Android super partition: its name, or `GROUP/NAME`.
+    #[must_use]
+    pub fn volume(mut self, name: impl Into<String>) -> Self {
+        self.volume = Some(name.into());
+        self
+    }
+
+    /// The file or block device with the header of a LUKS volume that has it elsewhere.
+    #[must_use]
+    pub fn luks_header(mut self, path: impl Into<PathBuf>) -> Self {
+        self.luks_header = Some(path.into());
+        self
+    }
+
+    /// A plain dm-crypt mapping, which nothing on the device tells of. It is applied to what has no other layer, with the
+    /// first of the raw keys that its cipher takes.
+    #[must_use]
+    pub fn dm_crypt(mut self, mapping: MappingSpec) -> Self {
+        self.dm_crypt = Some(mapping);
+        self
+    }
+
+    /// Verifies every block of the innermost device against a root hash.
+    #[must_use]
+    pub fn dm_verity(mut self, dm_verity: DmVerity) -> Self {
+        self.dm_verity = Some(dm_verity);
         self
     }
 
@@ -202,16 +251,49 @@ impl Builder {
         self
     }
 
-    /// The layers of a target, without opening a file system.
+    /// The layers of a target, without opening a file system, as far as the choices and passphrases at hand lead.
+    ///
+    /// # Errors
+    /// Where it cannot be read, a choice is not there, or a passphrase is wrong.
     pub fn layers(&self, path: impl AsRef<Path>) -> Result<Layers> {
-        let path = path.as_ref();
-        let mut pieces: Vec<Arc<dyn ReadAt>> = Vec::new();
-        for piece in &self.pieces {
-            pieces.push(Arc::new(open_target(piece)?));
+        self.open_through(path.as_ref(), None).map(|(layers, _)| layers)
+    }
+
+    fn mapping(&self, spec: &MappingSpec) -> Result<Arc<Mapping>> {
+        let mut last = None;
+        for key in self.keys.raw() {
+            match spec.mapping(key) {
+                Ok(mapping) => return Ok(Arc::new(mapping)),
+                Err(error) => last = Some(error),
+            }
         }
-        let choice =
-            Choice { partition: self.partition, offset: self.offset, ignore_checksums: !self.ext4.checksums, pieces };
-        Layers::open(open_target(path)?, choice).map_err(|error| error.about(path))
+        Err(match last {
+            Some(error) => Error::caused_by(ErrorKind::Key, error),
+            None => Error::new(ErrorKind::Key, "the dm-crypt mapping needs a raw key"),
+        })
+    }
+
+    /// Goes through the layers. Returns what is left of `ask`.
+    fn open_through(&self, path: &Path, ask: Option<AskPassphrase>) -> Result<(Layers, Option<AskPassphrase>)> {
+        let open = |path: &Path| -> Result<Arc<dyn ReadAt>> { Ok(Arc::new(open_target(path)?)) };
+        let dm_verity =
+            |options: &DmVerity| -> Result<_> { Ok((options.clone(), options.hash_path().map(open).transpose()?)) };
+        let mut choice = Choice {
+            partition: self.partition,
+            offset: self.offset,
+            volume: self.volume.clone(),
+            ignore_checksums: !self.ext4.checksums,
+            pieces: self.pieces.iter().map(|piece| open(piece)).collect::<Result<_>>()?,
+            luks_header: self.luks_header.as_deref().map(open).transpose()?,
+            passphrases: self.keys.passphrases().map(|passphrase| Zeroizing::new(passphrase.to_vec())).collect(),
+            ask_passphrase: ask,
+            dm_crypt: self.dm_crypt.as_ref().map(|spec| self.mapping(spec)).transpose()?,
+            dm_verity: self.dm_verity.as_ref().map(dm_verity).transpose()?,
+            ..Choice::default()
+        };
+        let layers = Layers::open(open_target(path)?, &mut choice).map_err(|error| error.about(path))?;
+        choice.warnings.drain(..).for_each(|warning| self.warn(warning));
+        Ok((layers, choice.ask_passphrase.take()))
     }
 
     /// Opens the target.
@@ -223,7 +305,9 @@ impl Builder {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let layers = self.layers(path)?;
+        let ask = self.ask_passphrase.take();
+        let (layers, ask) = self.open_through(path, ask)?;
+        self.ask_passphrase = ask;
         self.open_layers(path, layers)
     }
 
@@ -237,7 +321,7 @@ impl Builder {
             return Err(error);
         }
         let image = self.image(&layers).map_err(|error| error.about(path))?;
-        let (image, metadata) = self.unlock(image).map_err(|error| error.about(path))?;
+        let (image, metadata) = self.unlock(image, layers.is_unlocked()).map_err(|error| error.about(path))?;
         let engine = match self.engine.take() {
             Some(engine) => engine,
             None => Engine::new(EngineConfig::new().policy(self.policy))?,
@@ -282,7 +366,7 @@ impl Builder {
     }
 
     /// Unlocks what the secrets unlock, with the metadata that wraps keys where it is needed.
-    fn unlock(&mut self, image: Image) -> Result<(Image, OnceLock<FscryptMetadata>)> {
+    fn unlock(&mut self, image: Image, unlocked: bool) -> Result<(Image, OnceLock<FscryptMetadata>)> {
         let asks = self.keys.is_empty() && self.ask_passphrase.is_some();
         let passphrases = self.keys.passphrases().next().is_some();
         if !asks && !passphrases && self.keys.raw_protector_keys().next().is_none() {
@@ -303,7 +387,7 @@ impl Builder {
         {
             self.keys.add_passphrase(&passphrase);
         }
-        let image = unlock::unlock(&image, &self.keys, &metadata)?;
+        let image = unlock::unlock(&image, &self.keys, &metadata, unlocked)?;
         // Without the slots of systemd-homed it is not whole, and is read again if somebody asks.
         let whole = asks || passphrases;
         Ok((image, if whole { OnceLock::from(metadata) } else { OnceLock::new() }))

@@ -63,7 +63,8 @@ impl Keys {
         Ok(())
     }
 
-    /// Adds a passphrase for the protectors of the `fscrypt` tool and for the key slots of systemd-homed.
+    /// Adds a passphrase for LUKS volumes, for the protectors of the `fscrypt` tool and for the key slots of
+    /// systemd-homed.
     pub fn add_passphrase(&mut self, passphrase: &[u8]) {
         self.passphrases.push(Zeroizing::new(passphrase.to_vec()));
     }
@@ -100,6 +101,11 @@ impl Keys {
             .iter()
             .filter(|(descriptor, _)| descriptor.is_none())
             .filter_map(|(_, raw)| raw.as_slice().try_into().ok())
+    }
+
+    /// The raw keys, in the order in which they were added.
+    pub(super) fn raw(&self) -> impl Iterator<Item = &[u8]> {
+        self.raw.iter().map(|(_, raw)| raw.as_slice())
     }
 
     pub(super) fn passphrases(&self) -> impl Iterator<Item = &[u8]> {

@@ -39,7 +39,7 @@ pub use entry::{Entry, Metadata, ReadDir, Walk};
 pub use file::File;
 pub use fscrypt_metadata::{FscryptMetadata, HomedDirectory, LinkedProtector};
 pub use keys::Keys;
-pub use layers::{Device, Layer, Layers};
+pub use layers::{Device, DmVerity, Layer, Layers, Volume};
 pub use verify::{FileVerdict, Finding, Verifier, VerifyTotals};
 
 use crate::engine::Engine;

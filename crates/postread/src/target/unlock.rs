@@ -11,8 +11,9 @@ use crate::image::Image;
 /// The image with the keys at hand and those that they unlock.
 ///
 /// # Errors
-/// Where a passphrase was given and unlocks nothing: the message says where it was tried, and where it was not.
-pub(super) fn unlock(image: &Image, keys: &Keys, metadata: &FscryptMetadata) -> Result<Image> {
+/// Where a passphrase was given and unlocks nothing, neither here nor a layer beneath (`unlocked_layer`): the message says where
+/// it was tried, and where it was not.
+pub(super) fn unlock(image: &Image, keys: &Keys, metadata: &FscryptMetadata, unlocked_layer: bool) -> Result<Image> {
     let mut keyring = keys.keyring()?;
     let mut tally = Tally::default();
     let opened: Vec<ProtectorKey> = tally.protectors(keys, metadata);
@@ -51,7 +52,7 @@ pub(super) fn unlock(image: &Image, keys: &Keys, metadata: &FscryptMetadata) -> 
             }
         }
     }
-    if unlocked == 0 && keys.passphrases().next().is_some() {
+    if unlocked == 0 && !unlocked_layer && keys.passphrases().next().is_some() {
         return Err(Error::new(ErrorKind::Key, tally.message(metadata, opened.len())));
     }
     Ok(image.with_keys(keyring))
