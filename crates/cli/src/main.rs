@@ -55,6 +55,8 @@ enum Command {
     Ls(Box<commands::ls::LsArgs>),
     /// Extract files of an image, decrypted and verified, or their ciphertext
     Extract(Box<commands::extract::ExtractArgs>),
+    /// Serve a device, opened and verified, as a network block device (NBD)
+    Serve(Box<commands::serve::ServeArgs>),
     /// Print the identifiers of master keys
     Key(commands::key::KeyCommand),
     /// Sign a file's fs-verity digest
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Ls(args) => commands::ls::run(&args),
         Command::Extract(args) => commands::extract::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
         Command::Key(command) => commands::key::run(&command),
         Command::Sign(args) => commands::sign::run(&args),
         Command::Measure(args) => commands::measure::run(&args),

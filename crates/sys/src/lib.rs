@@ -24,6 +24,7 @@ mod raw;
 pub mod residency;
 pub mod schedstat;
 mod stamp;
+pub mod termination;
 mod thread;
 pub mod topology;
 pub mod tracefs;

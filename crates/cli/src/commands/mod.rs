@@ -16,6 +16,7 @@ pub(crate) mod ls;
 mod ls_tree;
 pub(crate) mod luks;
 pub(crate) mod measure;
+pub(crate) mod serve;
 pub(crate) mod sign;
 mod sign_key;
 pub(crate) mod tune;

@@ -104,6 +104,11 @@ impl ImageArgs {
             || self.keys.given()
     }
 
+    /// Whether an option was given that is about a file system.
+    pub(crate) fn asks_for_file_system(&self) -> bool {
+        self.ignore_journal || self.journal.is_some() || self.superblock.is_some() || self.no_follow
+    }
+
     /// How to open a target, without keys.
     pub(crate) fn builder(&self, target: &Path) -> Builder {
         let name = name_for_stderr(target);

@@ -311,6 +311,22 @@ impl Builder {
         self.open_layers(path, layers)
     }
 
+    /// Opens the innermost device, whatever it holds: what a block server offers ([`Layers::device`]). A device with
+    /// partitions or volumes of which none was chosen is taken whole.
+    ///
+    /// # Errors
+    /// As [`Builder::layers`], and where a passphrase is missing.
+    pub fn open_device(mut self, path: impl AsRef<Path>) -> Result<Layers> {
+        let path = path.as_ref();
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let ask = self.ask_passphrase.take();
+        let (layers, _) = self.open_through(path, ask)?;
+        layers.check_unlocked().map_err(|error| error.about(path))?;
+        Ok(layers)
+    }
+
     /// Opens the target through layers that [`Builder::layers`] returned, so that it is opened once.
     ///
     /// # Errors

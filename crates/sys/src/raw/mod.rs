@@ -5,5 +5,6 @@ pub(crate) mod fsverity;
 pub(crate) mod heap;
 pub(crate) mod memory;
 pub(crate) mod sched;
+pub(crate) mod signal;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tsc;

@@ -270,6 +270,7 @@ pub struct Layers {
     stopped: Option<Stop>,
     /// Whether a passphrase has opened a layer.
     unlocked: bool,
+    file: Arc<File>,
 }
 
 impl Layers {
@@ -277,6 +278,7 @@ impl Layers {
     pub(super) fn open(file: File, choice: &mut Choice) -> Result<Self> {
         let pool = PreadPool::new(PreadConfig::new())?;
         let read = Arc::new(file.try_clone()?);
+        let whole = read.clone();
         let mut device = Device::new(read, Arc::new(pool.file(file, PreadOptions::default())))?;
         let pieces = choice.pieces.len();
         let mut list = Vec::new();
@@ -295,7 +297,8 @@ impl Layers {
                     return Err(Error::new(ErrorKind::NotFound, what));
                 }
                 list.extend(magic.map(Layer::Found));
-                return Ok(Self { list, device, magic, stopped: None, unlocked: choice.luks_opened > 0 });
+                let unlocked = choice.luks_opened > 0;
+                return Ok(Self { list, device, magic, stopped: None, unlocked, file: whole });
             };
             match format.open(&device, &pool, choice)? {
                 Opened::Device(layers, within) => {
@@ -306,7 +309,7 @@ impl Layers {
                     list.extend(layers);
                     list.extend(magic.map(Layer::Found));
                     let unlocked = choice.luks_opened > 0;
-                    return Ok(Self { list, device, magic, stopped: Some(stop), unlocked });
+                    return Ok(Self { list, device, magic, stopped: Some(stop), unlocked, file: whole });
                 }
             }
         }
@@ -334,9 +337,27 @@ impl Layers {
         self.stopped.is_some()
     }
 
+    /// The file, where the device within the last layer is a part of it as it is: nothing between decrypts, expands or
+    /// verifies.
+    pub fn plain_file(&self) -> Option<&File> {
+        let plain =
+            |layer: &Layer| matches!(layer, Layer::PartitionTable { .. } | Layer::Range { .. } | Layer::Found(_));
+        // A list of volumes of which none was chosen changes nothing either.
+        let listed = |layer: &Layer| matches!(layer, Layer::VolumeGroup { .. }) && self.stopped.is_some();
+        self.list.iter().all(|layer| plain(layer) || listed(layer)).then_some(&*self.file)
+    }
+
     /// Whether a passphrase has opened one of the layers.
     pub(super) fn is_unlocked(&self) -> bool {
         self.unlocked
+    }
+
+    /// Fails where a passphrase is missing.
+    pub(super) fn check_unlocked(&self) -> Result<()> {
+        match &self.stopped {
+            Some(stop @ Stop::Locked) => Err(stop.error()),
+            _ => Ok(()),
+        }
     }
 
     /// The device with the file system.
