@@ -99,7 +99,7 @@ impl Listing {
 /// case show in small letters.
 fn keeps_spelling(dir: BorrowedFd<'_>) -> io::Result<bool> {
     let name = random_name().to_ascii_uppercase();
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, &name, flags, Mode::RUSR | Mode::WUSR)?;
     let mut kept = false;
     for entry in Dir::read_from(dir)? {

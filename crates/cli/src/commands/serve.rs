@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ use postread_sys::termination::Termination;
 use rustix::fs::Mode;
 
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::image::ImageArgs;
+use crate::image::{DeviceArgs, KeyArgs};
 use crate::text::{complain, name_for_stderr, output_failed};
 
 #[derive(Args, Debug)]
@@ -33,7 +34,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true, value_parser = parse_name)]
     export: String,
     #[command(flatten)]
-    image: ImageArgs,
+    device: DeviceArgs,
+    /// Raw key of the dm-crypt mapping; - for standard input
+    #[arg(long, value_name = "FILE", requires = "dm_crypt", help_heading = "Keys")]
+    key: Option<PathBuf>,
+    /// Passphrase of LUKS volumes; - for standard input, without echo on a terminal
+    #[arg(long, value_name = "FILE", help_heading = "Keys")]
+    passphrase_file: Option<PathBuf>,
     /// Do not print where it serves, and report only reads that fail
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
@@ -72,12 +79,8 @@ impl Events for Log {
 }
 
 pub(crate) fn run(args: &ServeArgs) -> CommandResult {
-    if args.image.asks_for_file_system() {
-        let what =
-            "--journal, --ignore-journal, --superblock and --no-follow are about a file system, and serve reads none";
-        return Err(Failure::usage(what));
-    }
-    let layers = args.image.with_keys(&args.target, true)?.open_device(&args.target)?;
+    let keys = KeyArgs::of_devices(args.key.as_ref(), args.passphrase_file.as_ref());
+    let layers = keys.add_to(args.device.builder(&args.target), true)?.open_device(&args.target)?;
     let device = layers.device();
     let (source, start) = device.source();
     let mut export = Export::new(args.export.as_str(), source, start, device.len());
@@ -119,7 +122,8 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let bound = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => match UnixStream::connect(path) {
-            Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+            // What is no socket refuses too.
+            Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused && is_socket(path) => {
                 std::fs::remove_file(path).and_then(|()| UnixListener::bind(path))
             }
             _ => Err(error),
@@ -128,6 +132,10 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     };
     rustix::process::umask(before);
     bound
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 /// Ends the process when it is asked to end, and removes the socket before.

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use postread::Keys;
+use postread::{Builder, Keys};
 use zeroize::Zeroizing;
 
 use super::terminal;
@@ -68,6 +68,26 @@ impl KeyArgs {
     /// Whether there is any.
     pub(crate) fn given(&self) -> bool {
         !self.key.is_empty() || !self.hw_wrapped_key.is_empty() || self.passphrase_file.is_some()
+    }
+
+    /// Those of devices: the raw key of a dm-crypt mapping, and the passphrase of LUKS volumes.
+    pub(crate) fn of_devices(key: Option<&PathBuf>, passphrase_file: Option<&PathBuf>) -> Self {
+        let key = key.map(|file| KeyFile { descriptor: None, file: file.clone() });
+        Self { key: key.into_iter().collect(), passphrase_file: passphrase_file.cloned(), ..Self::default() }
+    }
+
+    /// Gives them to a builder. If a passphrase is needed, no secret was given and `ask` is set, it is asked for on a
+    /// terminal.
+    pub(crate) fn add_to(&self, builder: Builder, ask: bool) -> Result<Builder, Failure> {
+        let builder = builder.keys(self.load()?);
+        // Whoever typed no passphrase is not asked again.
+        if !ask || self.given() || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            return Ok(builder);
+        }
+        Ok(builder.ask_passphrase(|| {
+            postread_sys::hardening::set_not_dumpable()?;
+            terminal::ask("Passphrase (empty for none): ")
+        }))
     }
 
     /// Reads the secrets. From then on the process leaves no core dump.

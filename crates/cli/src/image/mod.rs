@@ -5,7 +5,6 @@ mod keys;
 mod layers;
 pub(crate) mod terminal;
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,15 +21,15 @@ pub(crate) use layers::Layer;
 use crate::exit::{Failure, Outcome};
 use crate::text::{complain, name_for_stderr};
 
-/// `--part`, `--offset` and the keys.
+/// What leads from a target to the device within.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ImageArgs {
+pub(crate) struct DeviceArgs {
     /// Partition to read
     #[arg(long, value_name = "N", conflicts_with = "offset", help_heading = "Images")]
-    pub(crate) part: Option<u32>,
+    part: Option<u32>,
     /// Byte at which the file system begins; K, M and G may follow
     #[arg(long, value_name = "BYTES", value_parser = crate::read_options::parse_bytes, help_heading = "Images")]
-    pub(crate) offset: Option<u64>,
+    offset: Option<u64>,
     /// Logical volume to read, of LVM2 or an Android super partition
     #[arg(long, value_name = "NAME", help_heading = "Images")]
     volume: Option<String>,
@@ -39,19 +38,7 @@ pub(crate) struct ImageArgs {
     piece: Vec<PathBuf>,
     /// Read metadata with wrong checksums too: it may be wrong
     #[arg(long, help_heading = "Images")]
-    pub(crate) ignore_checksums: bool,
-    /// Do not replay the journal of a file system that was not unmounted cleanly
-    #[arg(long, conflicts_with = "journal", help_heading = "Images")]
-    ignore_journal: bool,
-    /// Device or file with the journal, of a file system that has it elsewhere
-    #[arg(long, value_name = "FILE", help_heading = "Images")]
-    journal: Option<PathBuf>,
-    /// Read the backup of the superblock in block N
-    #[arg(long, value_name = "N", help_heading = "Images")]
-    superblock: Option<u64>,
-    /// Do not follow a symbolic link that is the last name of PATH
-    #[arg(long, help_heading = "Images")]
-    no_follow: bool,
+    ignore_checksums: bool,
     /// File or device with the header of a LUKS volume that has it elsewhere
     #[arg(long, value_name = "FILE", help_heading = "Block devices")]
     header: Option<PathBuf>,
@@ -70,6 +57,25 @@ pub(crate) struct ImageArgs {
     /// Number of data blocks under dm-verity [default: the superblock's, which is not authenticated]
     #[arg(long, value_name = "BLOCKS", requires = "root_hash", help_heading = "Block devices")]
     data_blocks: Option<u64>,
+}
+
+/// What leads from a target to its file system, and the keys.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ImageArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Do not replay the journal of a file system that was not unmounted cleanly
+    #[arg(long, conflicts_with = "journal", help_heading = "Images")]
+    ignore_journal: bool,
+    /// Device or file with the journal, of a file system that has it elsewhere
+    #[arg(long, value_name = "FILE", help_heading = "Images")]
+    journal: Option<PathBuf>,
+    /// Read the backup of the superblock in block N
+    #[arg(long, value_name = "N", help_heading = "Images")]
+    superblock: Option<u64>,
+    /// Do not follow a symbolic link that is the last name of PATH
+    #[arg(long, help_heading = "Images")]
+    no_follow: bool,
     #[command(flatten)]
     pub(crate) keys: KeyArgs,
 }
@@ -81,14 +87,8 @@ fn parse_root_hash(text: &str) -> Result<RootHash, String> {
     hex::decode(text).map(RootHash::from).map_err(|error| format!("expected hexadecimal: {error}"))
 }
 
-impl ImageArgs {
-    /// Which links of a PATH are followed.
-    pub(crate) fn follow(&self) -> Follow {
-        if self.no_follow { Follow::Parents } else { Follow::All }
-    }
-
-    /// Whether an option was given that has a meaning for images only.
-    pub(crate) fn given(&self) -> bool {
+impl DeviceArgs {
+    fn given(&self) -> bool {
         self.part.is_some()
             || self.offset.is_some()
             || self.volume.is_some()
@@ -97,16 +97,6 @@ impl ImageArgs {
             || self.root_hash.is_some()
             || !self.piece.is_empty()
             || self.ignore_checksums
-            || self.ignore_journal
-            || self.journal.is_some()
-            || self.superblock.is_some()
-            || self.no_follow
-            || self.keys.given()
-    }
-
-    /// Whether an option was given that is about a file system.
-    pub(crate) fn asks_for_file_system(&self) -> bool {
-        self.ignore_journal || self.journal.is_some() || self.superblock.is_some() || self.no_follow
     }
 
     /// How to open a target, without keys.
@@ -118,9 +108,7 @@ impl ImageArgs {
         if let Some(number) = self.part {
             builder = builder.partition(number);
         }
-        // Whoever names a backup of the superblock knows what is there, whatever has overwritten the first one.
-        let whole = self.superblock.filter(|_| self.part.is_none()).map(|_| 0);
-        if let Some(offset) = self.offset.or(whole) {
+        if let Some(offset) = self.offset {
             builder = builder.offset(offset);
         }
         for piece in &self.piece {
@@ -135,15 +123,46 @@ impl ImageArgs {
         if let Some(mapping) = self.dm_crypt {
             builder = builder.dm_crypt(mapping);
         }
-        if let Some(root_hash) = &self.root_hash {
-            let mut verity = DmVerity::new(root_hash).hash_offset(self.hash_offset.unwrap_or(0));
-            if let Some(device) = &self.hash_device {
-                verity = verity.hash_device(device);
-            }
-            if let Some(blocks) = self.data_blocks {
-                verity = verity.data_blocks(blocks);
-            }
-            builder = builder.dm_verity(verity);
+        match self.dm_verity() {
+            Some(dm_verity) => builder.dm_verity(dm_verity),
+            None => builder,
+        }
+    }
+
+    fn dm_verity(&self) -> Option<DmVerity> {
+        let mut dm_verity = DmVerity::new(self.root_hash.as_ref()?).hash_offset(self.hash_offset.unwrap_or(0));
+        if let Some(device) = &self.hash_device {
+            dm_verity = dm_verity.hash_device(device);
+        }
+        if let Some(blocks) = self.data_blocks {
+            dm_verity = dm_verity.data_blocks(blocks);
+        }
+        Some(dm_verity)
+    }
+}
+
+impl ImageArgs {
+    /// Which links of a PATH are followed.
+    pub(crate) fn follow(&self) -> Follow {
+        if self.no_follow { Follow::Parents } else { Follow::All }
+    }
+
+    /// Whether an option was given that has a meaning for images only.
+    pub(crate) fn given(&self) -> bool {
+        self.device.given()
+            || self.ignore_journal
+            || self.journal.is_some()
+            || self.superblock.is_some()
+            || self.no_follow
+            || self.keys.given()
+    }
+
+    /// How to open a target, without keys.
+    pub(crate) fn builder(&self, target: &Path) -> Builder {
+        let mut builder = self.device.builder(target);
+        // Whoever names a backup of the superblock knows what is there, whatever has overwritten the first one.
+        if self.superblock.is_some() && self.device.part.is_none() && self.device.offset.is_none() {
+            builder = builder.offset(0);
         }
         for path in &self.keys.fscrypt_metadata {
             builder = builder.fscrypt_metadata(path);
@@ -153,7 +172,7 @@ impl ImageArgs {
 
     fn ext4_options(&self) -> Result<Options, Failure> {
         let mut options = Options::default();
-        options.checksums = !self.ignore_checksums;
+        options.checksums = !self.device.ignore_checksums;
         options.superblock = self.superblock;
         if self.ignore_journal {
             options.journal = JournalPolicy::Ignore;
@@ -168,15 +187,8 @@ impl ImageArgs {
     /// How to open a target, with the keys that were given. If a passphrase is needed, no secret was given and `ask` is
     /// set, it is asked for on a terminal.
     pub(crate) fn with_keys(&self, target: &Path, ask: bool) -> Result<Builder, Failure> {
-        let mut builder = self.builder(target).ext4_options(self.ext4_options()?).keys(self.keys.load()?);
-        // Whoever typed no passphrase is not asked again.
-        if ask && !self.keys.given() && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
-            builder = builder.ask_passphrase(|| {
-                postread_sys::hardening::set_not_dumpable()?;
-                terminal::ask("Passphrase (empty for none): ")
-            });
-        }
-        Ok(builder)
+        let builder = self.builder(target).ext4_options(self.ext4_options()?);
+        self.keys.add_to(builder, ask)
     }
 
     /// The target, with the keys that were given.

@@ -12,5 +12,6 @@ mod luks;
 mod manual;
 mod outputs;
 mod schemas;
+mod serve;
 mod sign;
 mod tune;
