@@ -8,7 +8,7 @@ use crate::common::{expect, postread};
 
 /// The long options that a text names.
 fn options(text: &str) -> BTreeSet<String> {
-    let is_name = |c: char| c.is_ascii_lowercase() || c == '-';
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     text.split("--")
         .skip(1)
         .map(|rest| rest.split(|c| !is_name(c)).next().unwrap_or("").to_owned())

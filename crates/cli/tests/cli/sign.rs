@@ -215,7 +215,7 @@ fn keys_of_a_pkcs11_token() {
         2,
         "pkcs11:object=always?pin-value=1234",
         &[module],
-        "no certificate for this key: give one in a file by --cert",
+        "no certificate for this key: give one in a file with --cert",
     );
     fails(3, "pkcs11:object=key01", both, "token \"tok\" needs a PIN: add pin-source=");
     fails(3, "pkcs11:object=key01?pin-source=wrong", both, "wrong PIN of token \"tok\"");
@@ -225,13 +225,133 @@ fn keys_of_a_pkcs11_token() {
     fails(2, "pkcs11:token=tok?pin-value=1234", both, "5 private keys of token \"tok\" match; add object= or id=");
     fails(2, "pkcs11:tokn=tok", both, "unknown attribute \"tokn\"");
     fails(4, "pkcs11:token=tok?module-path=/none.so", &[cert], "PKCS#11 module /none.so: ");
-    fails(4, "pkcs11:token=tok?module-path=f", &[cert], "name the token's module by --pkcs11-module");
+    fails(4, "pkcs11:token=tok?module-path=f", &[cert], "give the token's module with --pkcs11-module");
     token.util("--init-token --free --label tok --so-pin 4321 --pin 1234");
     fails(2, "pkcs11:token=tok?pin-value=1234", both, "several tokens match: \"tok\" (serial ");
     // One of the two.
     expect(&token.postread(&["sign", "f", "none", "--key=key.pem", "--pkcs11-uri=pkcs11:"]), 2);
     expect(&token.postread(&["sign", "f", "none"]), 2);
     expect(&token.postread(&["sign", "f", "none", "--key=key.pem", cert, module]), 2);
+}
+
+/// A token with an RSA key, `key.pem` and `cert.pem`, and the signature of `f` that `fsverity` makes with it, `theirs`.
+fn token_with_rsa_key(at: &Path, test: &str) -> Option<Token> {
+    if !have_tool("openssl", "version", test) || !have_tool("fsverity", "--version", test) {
+        return None;
+    }
+    let token = Token::new(at, test)?;
+    let new = "req -x509 -nodes -subj /CN=t -days 2 -newkey rsa:2048 -keyout key.pem -out cert.pem";
+    expect(&run(at, "openssl", &new.split(' ').collect::<Vec<_>>()), 0);
+    token.util("--import key.pem --token tok --label rsa --id 01 --pin 1234");
+    fs::write(at.join("f"), noise(10_000, 5)).unwrap();
+    expect(&run(at, "fsverity", &["sign", "f", "theirs", "--key=key.pem", "--cert=cert.pem"]), 0);
+    Some(token)
+}
+
+/// The options that `fsverity sign` has for tokens. OpenSSL's engine is not used, and not silently ignored.
+#[test]
+fn options_of_fsverity_for_a_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let Some(token) = token_with_rsa_key(at, "options_of_fsverity_for_a_token") else { return };
+    let module = format!("--pkcs11-module={}", token.module);
+    let keyid = "--pkcs11-keyid=pkcs11:object=rsa?pin-value=1234";
+    expect(&token.postread(&["sign", "f", "ours", &module, keyid, "--cert=cert.pem"]), 0);
+    assert!(fs::read(at.join("ours")).unwrap() == fs::read(at.join("theirs")).unwrap());
+    // The token's only key, which needs a PIN that nobody is there to type.
+    let alone = token.postread(&["sign", "f", "none", &module, "--cert=cert.pem"]);
+    expect(&alone, 3);
+    assert!(stderr(&alone).contains("token \"tok\" needs a PIN"), "{}", stderr(&alone));
+    let engine = ["sign", "f", "none", "--pkcs11-engine=/lib/pkcs11.so", &module, keyid, "--cert=cert.pem"];
+    let engine = token.postread(&engine);
+    expect(&engine, 2);
+    assert!(stderr(&engine).contains("leave this option out"), "{}", stderr(&engine));
+    assert!(!at.join("none").exists());
+}
+
+/// A PIN is in no message, whatever is wrong with its URI; and none is tried that can't be right.
+#[test]
+fn pins_are_neither_printed_nor_wasted() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let Some(token) = token_with_rsa_key(at, "pins_are_neither_printed_nor_wasted") else { return };
+    fs::write(at.join("empty"), "\n").unwrap();
+    let module = format!("--pkcs11-module={}", token.module);
+    for (status, uri, wanted) in [
+        (2, "pkcs11:tokn=tok?pin-value=SECRET", "unknown attribute \"tokn\""),
+        (2, "pkcs11:object=rsa;pin-value=SECRET", "unknown attribute \"pin-value\""),
+        (2, "pkcs11:object=rsa?SECRET", "attribute 1 of the query: expected NAME=VALUE"),
+        (2, "pkcs11:object=rsa?pin-value=SECRET%3", "bad value of pin-value"),
+        (2, "pkcs:object=rsa?pin-value=SECRET", "begins with"),
+        (2, "pkcs11:object=rsa?pin-value=SECRET&pin-source=file:empty", "exclude each other"),
+        (3, "pkcs11:object=rsa?pin-value=SECRET", "wrong PIN"),
+        (3, "pkcs11:object=rsa?pin-value=", "needs a PIN"),
+        (2, "pkcs11:object=rsa?pin-source=file:empty", "empty: expected a PIN"),
+    ] {
+        let output = token.postread(&["sign", "f", "none", &module, &format!("--pkcs11-uri={uri}"), "--cert=cert.pem"]);
+        expect(&output, status);
+        assert!(stderr(&output).contains(wanted), "{uri}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("SECRET"), "{uri}: {}", stderr(&output));
+    }
+}
+
+/// Tokens whose plain mechanisms are switched off hash themselves; where that does not help, the message names the
+/// mechanisms. One that wants its PIN before each signature gets it.
+#[test]
+fn tokens_that_hash_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let Some(token) = token_with_rsa_key(at, "tokens_that_hash_themselves") else { return };
+    let conf = fs::read_to_string(at.join("softhsm.conf")).unwrap();
+    let module = format!("--pkcs11-module={}", token.module);
+    let sign = |object: &str, more: &[&str]| {
+        let uri = format!("--pkcs11-uri=pkcs11:object={object}?pin-value=1234");
+        token.postread(&[&["sign", "f", "ours", &module, &uri, "--cert=cert.pem"], more].concat())
+    };
+    let fails = |output: &std::process::Output, wanted: &str| {
+        expect(output, 3);
+        assert!(stderr(output).contains(wanted), "{}", stderr(output));
+    };
+    let same = || {
+        assert!(fs::read(at.join("ours")).unwrap() == fs::read(at.join("theirs")).unwrap());
+        fs::remove_file(at.join("ours")).unwrap();
+    };
+    let only = "slots.mechanisms = CKM_SHA256_RSA_PKCS,CKM_SHA256\n";
+    fs::write(at.join("softhsm.conf"), format!("{conf}{only}")).unwrap();
+    expect(&sign("rsa", &[]), 0);
+    same();
+    fails(&sign("rsa", &["--hash-alg=sha512"]), "it refuses CKM_RSA_PKCS and CKM_SHA512_RSA_PKCS");
+    fs::write(at.join("softhsm.conf"), conf).unwrap();
+
+    expect(&run(at, "openssl", &["rsa", "-in", "key.pem", "-traditional", "-outform", "der", "-out", "key.der"]), 0);
+    token.tool("--write-object key.der --type privkey --label each --id 02 --usage-sign --always-auth");
+    expect(&sign("each", &[]), 0);
+    same();
+    // The keys that are there, where none matches.
+    fails(&sign("none", &[]), "has no such private key; keys found: \"each\" (id %02), \"rsa\" (id %01)");
+}
+
+/// The signature goes over none of the files that making it reads.
+#[test]
+fn what_a_token_needs_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let Some(token) = token_with_rsa_key(at, "what_a_token_needs_is_not_overwritten") else { return };
+    fs::copy(&token.module, at.join("module.so")).unwrap();
+    fs::write(at.join("pin"), "1234").unwrap();
+    let uri = "--pkcs11-uri=pkcs11:object=rsa?pin-source=file:pin";
+    let inside = format!("{uri}&module-path=./module.so");
+    for (out, args) in [
+        ("module.so", &[uri, "--pkcs11-module=./module.so"][..]),
+        ("module.so", &[&inside]),
+        ("pin", &[uri, "--pkcs11-module=./module.so"]),
+    ] {
+        let before = fs::read(at.join(out)).unwrap();
+        let output = token.postread(&[&["sign", "f", out, "--cert=cert.pem"], args].concat());
+        expect(&output, 2);
+        assert!(stderr(&output).contains("are the same file"), "{}", stderr(&output));
+        assert!(fs::read(at.join(out)).unwrap() == before, "{out}");
+    }
 }
 
 /// Stops the program at its end and looks for the numbers of `$NEEDLES` in all memory that it can write.

@@ -44,10 +44,12 @@ pub enum TokenError {
         found: Vec<String>,
     },
     /// The token has no such private key.
-    #[error("token {token:?} has no such private key")]
+    #[error("token {token:?} has no such private key; {}", if found.is_empty() { "it has none".into() } else { format!("keys found: {}", found.join(", ")) })]
     NoKey {
         /// The token's label.
         token: String,
+        /// Labels and identifiers of those that are there.
+        found: Vec<String>,
     },
     /// It has several that match.
     #[error("{count} private keys of token {token:?} match; add object= or id= to the URI")]
@@ -92,16 +94,32 @@ pub enum TokenError {
     /// A kind of key that is not supported.
     #[error("unsupported kind of key (supported: RSA, and EC on P-256, P-384 and P-521)")]
     KeyKind,
+    /// The token has no mechanism for such a signature.
+    #[error("token {token:?} cannot sign with {hash:?}: it refuses {mechanisms}")]
+    Mechanism {
+        /// The token's label.
+        token: String,
+        /// The hash algorithm.
+        hash: SigHash,
+        /// The mechanisms that were tried.
+        mechanisms: String,
+    },
     /// The token refused.
     #[error("PKCS#11: {detail}")]
     Refused {
-        /// What it reported.
+        /// The function that failed, and its answer.
         detail: String,
     },
 }
 
 fn refused(error: CkError) -> TokenError {
-    TokenError::Refused { detail: error.to_string() }
+    // The names that the standard and the modules' documentation use; the crate's text is a paragraph of the standard.
+    TokenError::Refused {
+        detail: match error {
+            CkError::Pkcs11(code, function) => format!("C_{function:?}: {code:?}"),
+            other => other.to_string(),
+        },
+    }
 }
 
 /// A private key of a token, opened with its PIN.
@@ -155,7 +173,12 @@ impl TokenKey {
             pin = match info.protected_authentication_path() {
                 // The reader has keys of its own.
                 true => None,
-                false => Some(ask(&token)?.ok_or_else(|| TokenError::PinNeeded { token: token.clone() })?),
+                // An empty PIN is not tried: that would cost one of the few tries that most tokens allow.
+                false => Some(
+                    ask(&token)?
+                        .filter(|pin| !pin.0.is_empty())
+                        .ok_or_else(|| TokenError::PinNeeded { token: token.clone() })?,
+                ),
             };
             log_in(&session, UserType::User, pin.as_ref(), &token)?;
         }
@@ -262,9 +285,27 @@ fn find_key(session: &Session, uri: &Pkcs11Uri, token: &str) -> Result<ObjectHan
     let found = session.find_objects(&template).map_err(refused)?;
     match found[..] {
         [key] => Ok(key),
-        [] => Err(TokenError::NoKey { token: token.to_owned() }),
+        [] => Err(TokenError::NoKey { token: token.to_owned(), found: private_keys(session)? }),
         _ => Err(TokenError::ManyKeys { token: token.to_owned(), count: found.len() }),
     }
+}
+
+/// Labels and identifiers of all private keys.
+fn private_keys(session: &Session) -> Result<Vec<String>, TokenError> {
+    let mut names = Vec::new();
+    for key in session.find_objects(&[Attribute::Class(ObjectClass::PRIVATE_KEY)]).map_err(refused)? {
+        let (mut label, mut id) = (String::new(), String::new());
+        for attribute in session.get_attributes(key, &[AttributeType::Label, AttributeType::Id]).map_err(refused)? {
+            match attribute {
+                Attribute::Label(bytes) => label = String::from_utf8_lossy(&bytes).into_owned(),
+                Attribute::Id(bytes) => id = bytes.iter().map(|byte| format!("%{byte:02x}")).collect(),
+                _ => {}
+            }
+        }
+        names.push(format!("{label:?} (id {id})"));
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// `DigestInfo` of a hash in DER, up to the hash (RFC 8017, section 9.2, note 1).
@@ -281,33 +322,61 @@ fn digest_info(hash: SigHash) -> [u8; 19] {
 }
 
 impl TokenKey {
-    /// A signature by a mechanism that hashes, for a key that wants its PIN each time: that comes after the start, and
-    /// mechanisms that do not hash can't be started on their own.
+    /// The mechanism that signs a hash, and the one that hashes too.
+    fn mechanisms(&self, hash: SigHash) -> (Mechanism<'static>, Mechanism<'static>) {
+        match (self.rsa, hash) {
+            (true, SigHash::Sha256) => (Mechanism::RsaPkcs, Mechanism::Sha256RsaPkcs),
+            (true, SigHash::Sha384) => (Mechanism::RsaPkcs, Mechanism::Sha384RsaPkcs),
+            (true, SigHash::Sha512) => (Mechanism::RsaPkcs, Mechanism::Sha512RsaPkcs),
+            (false, SigHash::Sha256) => (Mechanism::Ecdsa, Mechanism::EcdsaSha256),
+            (false, SigHash::Sha384) => (Mechanism::Ecdsa, Mechanism::EcdsaSha384),
+            (false, SigHash::Sha512) => (Mechanism::Ecdsa, Mechanism::EcdsaSha512),
+        }
+    }
+
+    /// A signature by a key that wants its PIN each time: that comes after the start, and mechanisms that do not hash
+    /// can't be started on their own.
     fn sign_after_log_in(&self, pin: &Pin, hash: SigHash, message: &[u8]) -> Result<Vec<u8>, TokenError> {
-        let mechanism = match (self.rsa, hash) {
-            (true, SigHash::Sha256) => Mechanism::Sha256RsaPkcs,
-            (true, SigHash::Sha384) => Mechanism::Sha384RsaPkcs,
-            (true, SigHash::Sha512) => Mechanism::Sha512RsaPkcs,
-            (false, SigHash::Sha256) => Mechanism::EcdsaSha256,
-            (false, SigHash::Sha384) => Mechanism::EcdsaSha384,
-            (false, SigHash::Sha512) => Mechanism::EcdsaSha512,
-        };
-        self.session.sign_init(&mechanism, self.key).map_err(refused)?;
+        let (_, hashing) = self.mechanisms(hash);
+        self.session.sign_init(&hashing, self.key).map_err(|error| match is_unknown_mechanism(&error) {
+            true => self.no_mechanism(hash, &[hashing]),
+            false => refused(error),
+        })?;
         log_in(&self.session, UserType::ContextSpecific, Some(pin), &self.token)?;
         self.session.sign_update(message).map_err(refused)?;
         self.session.sign_final().map_err(refused)
     }
+
+    /// A signature by the mechanism that every smart card has, or where it is switched off, by the one that hashes too.
+    fn sign_at_once(&self, hash: SigHash, message: &[u8]) -> Result<Vec<u8>, TokenError> {
+        let (plain, hashing) = self.mechanisms(hash);
+        let mut input = if self.rsa { digest_info(hash).to_vec() } else { Vec::new() };
+        input.extend(hash.of(message));
+        match self.session.sign(&plain, self.key, &input) {
+            Err(error) if is_unknown_mechanism(&error) => {}
+            result => return result.map_err(refused),
+        }
+        self.session.sign(&hashing, self.key, message).map_err(|error| match is_unknown_mechanism(&error) {
+            true => self.no_mechanism(hash, &[plain, hashing]),
+            false => refused(error),
+        })
+    }
+
+    fn no_mechanism(&self, hash: SigHash, tried: &[Mechanism<'_>]) -> TokenError {
+        let names: Vec<_> = tried.iter().map(|mechanism| mechanism.mechanism_type().to_string()).collect();
+        TokenError::Mechanism { token: self.token.clone(), hash, mechanisms: names.join(" and ") }
+    }
+}
+
+fn is_unknown_mechanism(error: &CkError) -> bool {
+    matches!(error, CkError::Pkcs11(RvError::MechanismInvalid, _))
 }
 
 impl Signer for TokenKey {
     fn sign(&self, hash: SigHash, message: &[u8]) -> Result<Vec<u8>, SignError> {
-        let signature = match (&self.pin, self.rsa) {
-            (Some(pin), _) => self.sign_after_log_in(pin, hash, message)?,
-            (None, true) => {
-                let info = [&digest_info(hash)[..], &hash.of(message)].concat();
-                self.session.sign(&Mechanism::RsaPkcs, self.key, &info).map_err(refused)?
-            }
-            (None, false) => self.session.sign(&Mechanism::Ecdsa, self.key, &hash.of(message)).map_err(refused)?,
+        let signature = match &self.pin {
+            Some(pin) => self.sign_after_log_in(pin, hash, message)?,
+            None => self.sign_at_once(hash, message)?,
         };
         match self.rsa {
             true => Ok(signature),

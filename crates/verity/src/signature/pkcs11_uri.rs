@@ -49,12 +49,17 @@ pub enum Pkcs11UriError {
     /// It has another scheme.
     #[error("a PKCS#11 URI begins with \"pkcs11:\"")]
     Scheme,
-    /// An attribute without a value.
-    #[error("PKCS#11 URI: expected NAME=VALUE, found {found:?}")]
+    /// An attribute without a value. Its text may be a PIN and is not part of the message.
+    #[error("PKCS#11 URI: attribute {number} of the {part}: expected NAME=VALUE, found no '='")]
     NoValue {
-        /// What is there.
-        found: String,
+        /// Path, or query: what follows the question mark.
+        part: &'static str,
+        /// The attribute's position, from 1.
+        number: usize,
     },
+    /// The URI has both a `pin-value` and a `pin-source`, which RFC 7512 forbids.
+    #[error("PKCS#11 URI: pin-value and pin-source exclude each other")]
+    TwoPins,
     /// An attribute that says something unknown about the key, so that another key might match.
     #[error("PKCS#11 URI: unknown attribute {name:?}")]
     Unknown {
@@ -85,8 +90,8 @@ impl FromStr for Pkcs11Uri {
         let rest = text.get(7..).filter(|_| has_scheme).ok_or(Pkcs11UriError::Scheme)?;
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut uri = Self::default();
-        for attribute in path.split(';').filter(|attribute| !attribute.is_empty()) {
-            let (name, value) = split(attribute)?;
+        for (at, attribute) in path.split(';').enumerate().filter(|(_, attribute)| !attribute.is_empty()) {
+            let (name, value) = split(attribute, "path", at)?;
             match name {
                 "token" => put(&mut uri.token, name, decoded_text(name, value)?)?,
                 "manufacturer" => put(&mut uri.manufacturer, name, decoded_text(name, value)?)?,
@@ -104,8 +109,8 @@ impl FromStr for Pkcs11Uri {
                 _ => return Err(Pkcs11UriError::Unknown { name: name.to_owned() }),
             }
         }
-        for attribute in query.split('&').filter(|attribute| !attribute.is_empty()) {
-            let (name, value) = split(attribute)?;
+        for (at, attribute) in query.split('&').enumerate().filter(|(_, attribute)| !attribute.is_empty()) {
+            let (name, value) = split(attribute, "query", at)?;
             match name {
                 "module-path" => put(&mut uri.module, name, decoded_text(name, value)?.into())?,
                 "module-name" => {
@@ -124,13 +129,15 @@ impl FromStr for Pkcs11Uri {
                 _ => {}
             }
         }
+        if uri.pin.is_some() && uri.pin_file.is_some() {
+            return Err(Pkcs11UriError::TwoPins);
+        }
         Ok(uri)
     }
 }
 
-fn split(attribute: &str) -> Result<(&str, &str), Pkcs11UriError> {
-    // Without the value, which may be a PIN.
-    attribute.split_once('=').ok_or_else(|| Pkcs11UriError::NoValue { found: attribute.to_owned() })
+fn split<'a>(attribute: &'a str, part: &'static str, at: usize) -> Result<(&'a str, &'a str), Pkcs11UriError> {
+    attribute.split_once('=').ok_or(Pkcs11UriError::NoValue { part, number: at + 1 })
 }
 
 fn put<T>(to: &mut Option<T>, name: &str, value: T) -> Result<(), Pkcs11UriError> {
@@ -201,7 +208,9 @@ mod tests {
             ("", "begins with"),
             ("pkcs1", "begins with"),
             ("http://x", "begins with"),
-            ("pkcs11:token", "expected NAME=VALUE, found \"token\""),
+            ("pkcs11:id=%01;token", "attribute 2 of the path: expected NAME=VALUE"),
+            ("pkcs11:?secret", "attribute 1 of the query: expected NAME=VALUE"),
+            ("pkcs11:?pin-value=secret&pin-source=file:p", "exclude each other"),
             ("pkcs11:tokn=a", "unknown attribute \"tokn\""),
             ("pkcs11:token=a;token=b", "token comes twice"),
             ("pkcs11:id=%0", "bad value of id: expected two"),
@@ -213,6 +222,7 @@ mod tests {
         ] {
             let error = parsed(text).unwrap_err().to_string();
             assert!(error.contains(wanted), "{text}: {error}");
+            assert!(!error.contains("secret") || text.contains("secret-key"), "{text}: {error}");
         }
     }
 }
