@@ -2,8 +2,9 @@
 //! tweakable wide-block cipher, in which every bit of a data unit depends on every other. fscrypt's mode 9 and
 //! dm-crypt's `xchacha12,aes-adiantum-plain64` and `xchacha20,...`.
 //!
-//! A unit but its last 16 bytes is hashed (NH, then Poly1305) and the hash added to those 16 bytes; AES-256 encrypts
-//! them; the result is the nonce of an XChaCha stream that encrypts the rest; the hash of the ciphertext is subtracted.
+//! All of a unit but its last 16 bytes is hashed (NH, then Poly1305), and the hash is added to those 16 bytes. AES-256
+//! encrypts them. The result is the nonce of an XChaCha stream that encrypts the rest. Finally the hash of the
+//! ciphertext is subtracted.
 //!
 //! ```
 //! use postread_blockcrypt::adiantum::{Adiantum, Stream};
@@ -29,13 +30,13 @@ use crate::nh::{self, NhKey};
 use crate::poly1305::{Poly1305, PolyKey};
 use crate::units::{check_units, data_unit_methods};
 
-/// A tweak as the kernel gives it: a data unit's IV, padded with zeroes.
+/// A tweak as the kernel passes it: a data unit's IV, padded with zeros.
 pub type Tweak = [u8; 32];
 /// Bytes at a unit's end that AES encrypts: the shortest unit.
 const BLOCK: usize = 16;
-/// Units that are worked on together, as long as they have no more than [`GROUP_BYTES`].
+/// Units processed together, as long as they add up to at most [`GROUP_BYTES`].
 const GROUP: usize = 8;
-/// So that what was hashed is still in the first-level cache when it is encrypted.
+/// Small enough that hashed data is still in the L1 cache when it is encrypted.
 const GROUP_BYTES: usize = 16 << 10;
 
 /// The stream cipher within Adiantum.
@@ -52,7 +53,7 @@ pub enum Stream {
 pub struct Adiantum {
     stream: Stream,
     platform: Platform,
-    /// Boxed so that moving a key leaves no copy of it behind.
+    /// Boxed so that moving a key does not leave a copy of it.
     keys: Box<Keys>,
 }
 
@@ -172,8 +173,8 @@ impl Adiantum {
         self.group::<ENCRYPT>(unit, size, |_| self.hash_tweak(size - BLOCK, tweak));
     }
 
-    /// Up to [`GROUP`] units of at least 16 bytes, step by step: AES and HChaCha take one block a unit, one after the
-    /// other, which is slow for one unit and as fast for several. `tweak_hash` is asked once for each unit, in order.
+    /// Up to [`GROUP`] units of at least 16 bytes, step by step: AES and HChaCha process one block per unit, which
+    /// takes as long for one unit as for several. `tweak_hash` is called once for each unit, in order.
     fn group<const ENCRYPT: bool>(&self, units: &mut [u8], size: usize, mut tweak_hash: impl FnMut(u64) -> u128) {
         let count = units.len() / size;
         let mut tweaks = [0u128; GROUP];
@@ -240,7 +241,7 @@ fn index(first: u64, step: u64) -> impl FnMut(u64) -> Tweak {
     }
 }
 
-/// The parts by themselves, for the benchmark that compares the whole with them. No part of the interface.
+/// The parts by themselves, for the benchmark that compares the whole with them. Not part of the public API.
 #[doc(hidden)]
 pub mod parts {
     use super::{Platform, Poly1305, PolyKey, Stream, chacha, nh};

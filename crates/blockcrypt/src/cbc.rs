@@ -16,7 +16,7 @@ pub struct AesCbc {
     platform: Platform,
 }
 
-/// Blocks of chain that are laid beside the data at a time.
+/// Blocks of chain copied at a time, to be XORed with the data.
 const CHAIN: usize = 64;
 
 impl AesCbc {
@@ -85,7 +85,7 @@ impl AesCbc {
         for blocks in units.as_chunks_mut::<16>().0.chunks_mut(CHAIN) {
             for (link, block) in chain.iter_mut().zip(&*blocks) {
                 if left_in_unit == 0 {
-                    (previous, left_in_unit) = (*next_iv.next().expect("an IV a unit"), unit_blocks);
+                    (previous, left_in_unit) = (*next_iv.next().expect("one IV per unit"), unit_blocks);
                 }
                 *link = previous;
                 previous = *block;

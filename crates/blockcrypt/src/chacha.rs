@@ -1,7 +1,7 @@
 //! XChaCha with 12 or 20 rounds: Adiantum's stream cipher (Bernstein's ChaCha with its 64-bit block counter; the
 //! extended nonce as in the Adiantum paper, section 2).
 //!
-//! One file a CPU level; each makes the key stream of as many blocks at once as its vectors have 32-bit lanes.
+//! One file per CPU level; each generates the key stream of as many blocks at once as its vectors have 32-bit lanes.
 
 #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx2;
@@ -48,7 +48,7 @@ pub(crate) fn hchacha_many(
     let (mut nonces, mut keys) = (nonces, keys);
     #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     if platform >= Platform::AesNi {
-        // One or two by themselves take no longer than four together.
+        // For one or two nonces, doing them one by one is as fast as four together.
         while nonces.len() > 2 {
             let count = nonces.len().min(4);
             let mut four = [[0; 16]; 4];
@@ -99,8 +99,8 @@ mod tests {
     use std::vec;
 
     /// RFC 8439, section 2.3.2's block as a stream: its nonce's first word is the upper half of this counter, so the
-    /// first block of that stream is block 1 + (9 << 24 << 32) here, beyond what [`xor_stream`] reaches; the levels
-    /// take the counter, the portable one is asked.
+    /// first block of that stream is block 1 + (9 << 24 << 32) here, beyond what [`xor_stream`] reaches; only the
+    /// portable code takes the counter.
     #[test]
     fn rfc_8439_block() {
         let key = key_words(&core::array::from_fn(|i| i as u8));

@@ -49,7 +49,8 @@ impl AesCbcCts {
         if tail.is_empty() {
             return Ok(());
         }
-        // The last whole block is stolen from: what the padded tail needs of it is hidden in the tail's own block.
+        // Ciphertext is stolen from the last whole block: the part that pads the tail is recovered from the tail's own
+        // block.
         let before = head.last_chunk_mut::<16>().expect("at least one block");
         let mut last = *before;
         for (a, b) in last.iter_mut().zip(&*tail) {

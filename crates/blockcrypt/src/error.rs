@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// A key was refused. Nothing of the key is in the error.
+/// A key was refused. The error contains no part of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -10,7 +10,7 @@ pub enum KeyError {
     Length {
         /// Bytes given.
         found: usize,
-        /// Lengths in bytes that the cipher takes.
+        /// Key lengths that the cipher accepts, in bytes.
         wanted: &'static [usize],
     },
     /// Both halves of an XTS key are the same: the tweaks would be ciphertext of known blocks under the data key. The
@@ -39,9 +39,9 @@ impl core::error::Error for KeyError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LengthError {
-    /// The size of a data unit is outside what the mode takes, or no multiple of `multiple`.
+    /// The size of a data unit is outside the mode's limits, or not a multiple of `multiple`.
     UnitSize {
-        /// Bytes a unit, as given.
+        /// Bytes per unit, as given.
         found: usize,
         /// The smallest unit.
         min: usize,
@@ -54,10 +54,10 @@ pub enum LengthError {
     PartialUnit {
         /// Bytes of data.
         len: usize,
-        /// Bytes a unit.
+        /// Bytes per unit.
         unit_size: usize,
     },
-    /// A message shorter than the mode's smallest.
+    /// A message shorter than the mode's minimum.
     TooShort {
         /// Bytes of the message.
         len: usize,

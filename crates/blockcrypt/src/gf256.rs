@@ -3,8 +3,8 @@
 
 use core::ops::{BitAnd, BitXor};
 
-/// From the sums `x7` and `y1` to `y21` of the eight bits of the input to the products `z0` to `z17`, of which those
-/// of the output are sums; which sums they are tells one S-box from another.
+/// Maps the sums `x7` and `y1` to `y21` of the eight input bits to the products `z0` to `z17`. The output bits are sums
+/// of those products; each S-box has its own sums.
 #[rustfmt::skip]
 #[inline(always)]
 #[allow(clippy::too_many_lines)]

@@ -1,8 +1,8 @@
 //! Digests of many messages of equal length: the blocks of a Merkle tree.
 //!
 //! A [`BlockHasher`] hashes `prefix || block || suffix` for every block it is given, as many at a time as the CPU's
-//! registers hold. fs-verity and dm-verity type 1 put the salt in front (its compression is done once), dm-verity
-//! type 0 behind.
+//! registers hold. fs-verity and dm-verity type 1 put the salt before the block (it is compressed only once), dm-verity
+//! type 0 after it.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -267,7 +267,7 @@ pub struct BlockHasher {
 enum Engine {
     Sha256(Common<Sha256>),
     Sha512(Common<Sha512>),
-    /// Algorithms that nobody hashes many blocks with any more: through their crates, a block after the other.
+    /// Algorithms that are no longer used for much data: through their crates, one block at a time.
     Serial {
         prefixed: Hasher,
         suffix: Vec<u8>,
@@ -300,7 +300,7 @@ impl BlockHasher {
         self
     }
 
-    /// Puts `suffix` behind every block, in place of any earlier suffix.
+    /// Puts `suffix` after every block, in place of any earlier suffix.
     #[must_use]
     pub fn with_suffix(mut self, bytes: &[u8]) -> Self {
         match &mut self.engine {
@@ -311,7 +311,7 @@ impl BlockHasher {
         self
     }
 
-    /// Takes another level than the default, or the highest that the CPU has if that is lower.
+    /// Uses this level instead of the default, or the highest that the CPU has if that is lower.
     #[must_use]
     pub fn with_platform(mut self, platform: Platform) -> Self {
         self.platform = platform.or_detected();
@@ -332,12 +332,11 @@ impl BlockHasher {
         self.platform
     }
 
-    /// Hashes the `data.len() / block_size` blocks that lie one behind the other in `data` and writes their digests
-    /// to `out`, packed.
+    /// Hashes the `data.len() / block_size` consecutive blocks in `data` and writes their digests to `out`, packed.
     ///
     /// # Panics
     ///
-    /// If `data` is not a whole number of blocks, or `out` not as many digests.
+    /// If `data` is not a whole number of blocks, or `out` does not have room for exactly their digests.
     pub fn hash_blocks(&self, data: &[u8], block_size: usize, out: &mut [u8]) {
         if data.is_empty() {
             assert!(out.is_empty(), "no blocks and room for digests");
@@ -356,7 +355,7 @@ impl BlockHasher {
     ///
     /// # Panics
     ///
-    /// If `out` is not as many digests as there are blocks.
+    /// If `out` does not have room for exactly as many digests as there are blocks.
     pub fn hash_many(&self, blocks: &[&[u8]], out: &mut [u8]) {
         let size = self.alg().digest_size();
         assert_eq!(out.len(), blocks.len() * size, "room for the digests of {} blocks", blocks.len());

@@ -1,5 +1,6 @@
 //! HCTR2 (Crowley, Huckleberry, Biggers: "Length-preserving encryption with HCTR2", 2021) over AES: a wide-block mode,
-//! every bit of a message and its tweak changes all of the ciphertext. fscrypt encrypts names with AES-256-HCTR2.
+//! in which every bit of a message and its tweak affects all of the ciphertext. fscrypt encrypts names with
+//! AES-256-HCTR2.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -141,7 +142,7 @@ impl AesHctr2 {
     }
 }
 
-/// Hashes the message behind the tweak; one that is no multiple of a block is padded with a 1 and zeros.
+/// Hashes the message after the tweak; one that is not a multiple of a block is padded with a 1 and zeros.
 fn hash_message(mut hash: State<'_>, message: &[u8]) -> Block {
     let (blocks, tail) = message.as_chunks::<16>();
     hash.update(blocks);

@@ -1,8 +1,8 @@
 //! The hot loops of storage integrity and encryption: SHA-2 over many blocks, AES-XTS, CBC-CTS, ESSIV, HCTR2, Adiantum, SM4 and Speck.
 //!
 //! Verification costs a digest of every 4 KiB block and decryption a cipher over every data unit. This crate does both
-//! many blocks at a time, on one core, in place, without I/O, threads, or memory allocated per block. It knows no
-//! format: fs-verity, dm-verity, fscrypt and dm-crypt are other crates' business.
+//! many blocks at a time, on one core, in place, without I/O, threads, or memory allocated per block. It knows nothing
+//! about formats: other crates implement fs-verity, dm-verity, fscrypt and dm-crypt.
 //!
 //! | module | what | for |
 //! |---|---|---|
@@ -16,9 +16,9 @@
 //! | `speck` (feature `historical`) | Speck128/256 in XTS and CBC-CTS | what fscrypt offered before Linux 4.20 |
 //!
 //! A key or hasher is made for a CPU level, a [`Platform`]: the detected one by default, lowered by the environment
-//! variable `POSTREAD_CPU`. A level is an upper bound. The portable code is the truth that the tests hold every level
-//! to, and it has no branch and no table look-up that depends on a key or on data. Keys are zeroized when dropped and
-//! don't print.
+//! variable `POSTREAD_CPU`. A level is an upper bound. The portable code is the reference that tests compare every
+//! level with. It has no branch and no table look-up that depends on a key or on data. Keys are zeroized when dropped
+//! and don't print.
 //!
 //! ```
 //! use postread_blockcrypt::hash::{BlockHasher, HashAlg};
@@ -38,11 +38,12 @@
 //! # }
 //! ```
 //!
-//! Features: `std` (default) only reads the environment; without it the crate is `no_std` with `alloc`. `ciphers` (default)
-//! is everything that takes a key; without it the crate hashes, and depends on little. `blake2` (default) is BLAKE2b.
+//! Features: `std` (default) only reads the environment; without it the crate is `no_std` with `alloc`. `ciphers`
+//! (default) is everything that takes a key; without it the crate only hashes and has few dependencies. `blake2`
+//! (default) is BLAKE2b.
 //! `historical` adds Speck.
 //!
-//! Figures and rivals: `benches/run blockcrypt_hash blockcrypt_cipher`.
+//! Figures and comparisons: `benches/run blockcrypt_hash blockcrypt_cipher`.
 #![no_std]
 extern crate alloc;
 #[cfg(any(feature = "std", test))]

@@ -12,10 +12,10 @@ use crate::xts::{split_key, with_tweaks};
 pub(crate) type Block = [u8; 16];
 
 mod sealed {
-    /// Only the ciphers of this crate go into its modes.
+    /// The modes accept only ciphers of this crate.
     #[allow(unnameable_types)]
     pub trait Sealed {
-        /// Encrypts each block by itself; a level processes any count.
+        /// Encrypts each block by itself; every level accepts any number of blocks.
         fn encrypt_blocks(&self, blocks: &mut [super::Block]);
         /// Decrypts each block by itself.
         fn decrypt_blocks(&self, blocks: &mut [super::Block]);

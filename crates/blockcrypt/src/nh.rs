@@ -1,9 +1,9 @@
 //! NH, the fast half of Adiantum's hash (Adiantum paper, section 5: four passes, stride 2, messages of up to 1024
 //! bytes), and the hash of a whole message over it: Poly1305 of the NH hashes.
 //!
-//! One file a CPU level; they share the key's layout, in which each 16-byte unit holds words 0, 2, 1, 3. So the two
-//! factors of a product lie in the two halves of a 64-bit lane, and one shift brings the second one down where a
-//! multiplication takes it.
+//! One file per CPU level. They share the key's layout, in which each 16-byte unit holds words 0, 2, 1, 3: the two
+//! factors of a product are the two halves of a 64-bit lane, and one shift moves the second one to where the multiply
+//! instruction reads it.
 
 #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx2;
@@ -15,7 +15,7 @@ use crate::Platform;
 use crate::poly1305::{Poly1305, PolyKey};
 use zeroize::Zeroize;
 
-/// Bytes in a unit of NH: what messages are padded to.
+/// Bytes in a unit of NH; messages are padded to whole units.
 pub(crate) const UNIT: usize = 16;
 /// The longest message of one NH hash, in bytes.
 pub(crate) const MESSAGE: usize = 1024;
@@ -38,7 +38,7 @@ impl NhKey {
         Self(core::array::from_fn(|i| word(i & !3 | [0, 2, 1, 3][i & 3])))
     }
 
-    /// NH of `message`, 1 to [`MESSAGE`] bytes, padded with zeroes to a multiple of [`UNIT`]: one sum a pass.
+    /// NH of `message`, 1 to [`MESSAGE`] bytes, padded with zeros to a multiple of [`UNIT`]: one sum per pass.
     #[inline]
     pub(crate) fn hash(&self, platform: Platform, message: &[u8]) -> [u64; 4] {
         assert!(message.len() <= MESSAGE);
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// NH as the paper writes it, from the key's bytes.
+    /// NH as defined in the paper, from the key's bytes.
     fn paper(key: &[u8; KEY], message: &[u8]) -> [u64; 4] {
         let mut message = message.to_vec();
         message.resize(message.len().next_multiple_of(UNIT), 0);

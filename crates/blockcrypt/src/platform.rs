@@ -1,9 +1,8 @@
 //! Which of the CPU's instruction sets the hot loops may use.
 //!
-//! A [`Platform`] is a level, and a level is an upper bound: each algorithm takes the best code beneath it that the
-//! CPU can run. Levels are values given to each key and hasher, so that two can run side by side in one process; a
-//! level that this CPU lacks is lowered to one that it has, so no value of this type can make a safe call execute an
-//! instruction that does not exist.
+//! A [`Platform`] is a level, and a level is an upper bound: each algorithm uses the best code at or below it that the
+//! CPU can run. Each key and hasher has its own level, so one process can use several. A level that this CPU lacks is
+//! lowered to one that it has, so no value of this type can make a safe call execute an unsupported instruction.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +17,8 @@ pub const POSTREAD_CPU: &str = "POSTREAD_CPU";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Platform {
-    /// The portable code, which is the truth for every other level. (Where a crate beneath it picks instructions at
-    /// run time by itself, as RustCrypto's do on AArch64, it still may.)
+    /// The portable code, the reference for every other level. (Crates below it that pick instructions at run time, as
+    /// RustCrypto's do on AArch64, still do so.)
     Portable,
     /// x86-64 with AES-NI, PCLMULQDQ and SSE4.1; SHA-NI where the CPU has it.
     AesNi,
@@ -29,7 +28,7 @@ pub enum Platform {
     Avx512,
 }
 
-/// An instruction set that an algorithm asks for beyond its level.
+/// An instruction set that an algorithm needs in addition to its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[cfg_attr(not(all(target_arch = "x86_64", not(postread_portable))), allow(dead_code))]
@@ -73,8 +72,8 @@ impl Platform {
 
     /// The level that `POSTREAD_CPU` names, `None` where it is unset or empty.
     ///
-    /// [`Platform::default`] ignores a name it does not know (a library has nobody to tell); programs and tests call
-    /// this to refuse it.
+    /// [`Platform::default`] ignores an unknown name, because a library has nowhere to report it; programs and tests
+    /// call this to refuse it.
     ///
     /// # Errors
     ///
@@ -120,7 +119,7 @@ impl Platform {
 }
 
 impl Default for Platform {
-    /// The detected level, lowered by `POSTREAD_CPU` (read once a process, with the `std` feature).
+    /// The detected level, lowered by `POSTREAD_CPU` (read once per process, with the `std` feature).
     fn default() -> Self {
         #[cfg(feature = "std")]
         {
@@ -178,15 +177,15 @@ fn probe() -> u32 {
     0
 }
 
-/// Asks CPUID, and XCR0 for the registers that the operating system saves: without those an instruction that CPUID
-/// lists still faults. (`is_x86_feature_detected!` needs `std`.) Bits: Intel SDM volume 2A, CPUID leaves 1 and 7.
+/// Queries CPUID, and XCR0 for the registers that the operating system saves: an instruction that CPUID lists still
+/// faults without those. (`is_x86_feature_detected!` needs `std`.) Bits: Intel SDM volume 2A, CPUID leaves 1 and 7.
 #[cfg(all(all(target_arch = "x86_64", not(postread_portable)), not(miri), not(target_env = "sgx")))]
 fn probe() -> u32 {
     use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 
     #[target_feature(enable = "xsave")]
     fn xcr0() -> u64 {
-        // SAFETY: the caller has seen OSXSAVE, so XGETBV exists and register 0 is there.
+        // SAFETY: the caller checked OSXSAVE, so XGETBV and register 0 exist.
         unsafe { _xgetbv(0) }
     }
     let all = |register: u32, bits: &[u32]| bits.iter().all(|&bit| register & (1 << bit) != 0);

@@ -1,5 +1,5 @@
-//! The polynomial of Poly1305 (RFC 8439, section 2.5) without its final addition of a secret pad: Adiantum's two
-//! almost-universal hashes end in it.
+//! The polynomial of Poly1305 (RFC 8439, section 2.5) without its final addition of a secret pad: the final step of
+//! Adiantum's two almost-universal hashes.
 //!
 //! Limbs of 64 bits; clamping leaves the low two bits of `r`'s upper half zero, which makes the reduction by 2^130 - 5
 //! a multiplication by `r1 + r1 / 4`. No branch and no index depends on a key or on the message.
@@ -26,7 +26,7 @@ impl PolyKey {
     }
 }
 
-/// An evaluation under way.
+/// An evaluation in progress.
 pub(crate) struct Poly1305<'k> {
     key: &'k PolyKey,
     h0: u64,
@@ -75,7 +75,7 @@ impl<'k> Poly1305<'k> {
         let d1 = h0 * r1 + h1 * r0 + u128::from(h2 * s1 as u64) + (d0 >> 64);
         let d2 = h2 * r0 as u64 + (d1 >> 64) as u64;
 
-        // What lies above 2^130 comes back times five.
+        // What exceeds 2^130 comes back times five.
         let carry = (d2 & !3) + (d2 >> 2);
         let low = u128::from(d0 as u64) + u128::from(carry);
         let middle = u128::from(d1 as u64) + (low >> 64);

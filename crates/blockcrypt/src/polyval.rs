@@ -1,5 +1,5 @@
-//! POLYVAL (RFC 8452, 3): the hash of HCTR2. Portable it is the `polyval` crate's; with PCLMULQDQ it is done here, since
-//! names are so short that the crate's calls cost more than its arithmetic.
+//! POLYVAL (RFC 8452, 3): the hash of HCTR2. The portable version is the `polyval` crate's. The PCLMULQDQ version is
+//! here, since names are so short that the crate's calls cost more than its arithmetic.
 
 #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod pclmul;
@@ -15,19 +15,19 @@ use crate::aes::Block;
 /// A hash key. Zeroized when dropped.
 #[derive(Clone)]
 pub(crate) enum HashKey {
-    /// The crate, with nothing hashed. (It picks PCLMULQDQ by itself, and is constant-time without.)
+    /// The crate's state before any block. (The crate detects PCLMULQDQ itself, and is constant-time without it.)
     Crate(Box<Polyval>),
     #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Pclmul(pclmul::Powers),
 }
 
-/// A hash under way.
+/// A hash in progress.
 #[derive(Clone)]
 pub(crate) enum State<'a> {
     Crate(Polyval),
     #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     Pclmul(&'a pclmul::Powers, Block),
-    /// Nothing: the lifetime is used on every architecture.
+    /// Empty; uses the lifetime on every architecture.
     #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
     #[allow(dead_code)]
     Never(core::convert::Infallible, core::marker::PhantomData<&'a ()>),
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// The crate's result for every count of blocks around the eight that are summed up together, in two pieces.
+    /// Matches the crate for every block count around the eight that are summed together, in two pieces.
     #[test]
     fn agrees_with_the_crate() {
         let mut x = 1u128;

@@ -1,4 +1,4 @@
-//! SHA-256 of many messages: which code hashes how many of them.
+//! SHA-256 of many messages: chooses which code hashes how many of them.
 
 #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx2;
@@ -74,7 +74,7 @@ impl Sha2 for Sha256 {
         Kernel::Single
     }
 
-    /// By the times measured on Zen 4, in thousands of cycles for messages of 4 KiB: `sha2` 8.5; SHA-NI two 9.9,
+    /// Chosen by times measured on Zen 4, in thousands of cycles for messages of 4 KiB: `sha2` 8.5; SHA-NI two 9.9,
     /// three 14.8, four 18.2; 8 lanes 35, 16 lanes 64, however few of them are used.
     #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     fn choose(platform: Platform, remaining: usize) -> Kernel {

@@ -1,10 +1,11 @@
-//! The rounds of SHA-256 and SHA-512 with AVX-512, a message a lane: the two differ in word size and distances only.
+//! The rounds of SHA-256 and SHA-512 with AVX-512, one message per lane: the two differ only in word size and
+//! distances.
 //!
-//! Written in assembly for its order alone. The same rounds from intrinsics, as the compiler orders them, take 20 %
-//! longer on Zen 4: a core hands each instruction to a pipe as it comes by, only two of its four vector pipes rotate,
-//! and a rotate that waits behind an addition is lost time. The order below was found by search (random moves that
-//! keep the dependencies, the fastest survive): 865 cycles for 64 rounds of 16 lanes, where 1616 instructions at two
-//! a cycle need 808 at least.
+//! In assembly only for the order of instructions. The same rounds from intrinsics, as the compiler orders them, take
+//! 20 % longer on Zen 4: the core assigns each instruction to a pipe on arrival, only two of the four vector pipes can
+//! rotate, and a rotate queued after an addition loses time. The order below was found by search (random moves that
+//! keep the dependencies, the fastest survive): 865 cycles for 64 rounds of 16 lanes, where 1616 instructions at two a
+//! cycle need 808 at least.
 
 /// One round, and before it, if `scheduled`, the message word for this round and the one of 16 rounds later.
 /// Registers: `s` the working variables by role, `w` the 16 message words, `t` free.
@@ -87,11 +88,11 @@ macro_rules! nothing {
 }
 pub(crate) use nothing;
 
-/// All rounds of one block, in place on the working variables `$s`; `$again` times 16 rounds follow the first 16.
-/// The registers of the working variables and those that are clobbered come first; `$w` points at the message words
-/// (an array of registers in memory), `$k` at the round constants, and `$c` holds what tells the two hashes apart:
-/// register name and size, lane suffix, word size, broadcast, and the distances of the four sums (FIPS 180-4, 4.1.2
-/// and 4.1.3). `$between!(i)` is put behind round `i` of the first 16, with `$extra` as its operands; it may use
+/// All rounds of one block, in place on the working variables `$s`; `$again` times 16 rounds follow the first 16. The
+/// registers of the working variables and those that are clobbered come first; `$w` points at the message words (an
+/// array of registers in memory), `$k` at the round constants, and `$c` holds the differences between the two hashes:
+/// register name and size, lane suffix, word size, broadcast, and the distances of the four sums (FIPS 180-4, 4.1.2 and
+/// 4.1.3). `$between!(i)` is placed after round `i` of the first 16, with `$extra` as its operands; it may use
 /// registers 24 to 31 and, as the words have been loaded, overwrite them.
 macro_rules! sha2_rounds {
     ([$s0:tt $s1:tt $s2:tt $s3:tt $s4:tt $s5:tt $s6:tt $s7:tt] [$($clobbered:tt)*], $c:tt, $s:ident, $w:expr, $k:expr, $again:literal,

@@ -1,15 +1,15 @@
 //! What SHA-256 and SHA-512 share: padding and batching of many messages `prefix || block || suffix` of equal length.
 //!
-//! The messages differ in their blocks only. So the prefix's whole compression blocks are a midstate, computed once;
-//! a rest of it is put in front of each block in a small buffer; the middle of each block is compressed where it
-//! lies; and what follows (suffix, padding, length) is laid out once for all.
+//! The messages differ only in their blocks. So the prefix's whole compression blocks become a midstate, computed once;
+//! the rest of the prefix is copied before the start of each block in a small buffer; the middle of each block is
+//! compressed in place; and what follows (suffix, padding, length) is laid out once for all messages.
 
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
 use crate::Platform;
 
-/// What SHA-256 and SHA-512 differ in.
+/// The differences between SHA-256 and SHA-512.
 pub(crate) trait Sha2: Sized {
     /// A word of the state.
     type Word: Copy + Default + Debug;
@@ -56,7 +56,7 @@ impl<A: Sha2> Common<A> {
         self.prefix_len = prefix.len();
         self.pending = pending.to_vec();
         if !whole.is_empty() {
-            // A message of whole blocks without padding: the state behind it is the midstate.
+            // A message of whole blocks without padding: the state after it is the midstate.
             let mut job = Job {
                 common: &Common::<A>::new(),
                 tail: &[],
@@ -147,7 +147,7 @@ impl<A: Sha2> Job<'_, '_, A> {
         });
     }
 
-    /// [`Job::run`] for a `compress` that goes on with the tail that all inputs share.
+    /// [`Job::run`] for a `compress` that continues with the tail that all inputs share.
     #[inline(always)]
     pub(crate) fn run_with_tail<const N: usize>(
         &mut self,

@@ -1,4 +1,4 @@
-//! SHA-512 of many messages: which code hashes how many of them.
+//! SHA-512 of many messages: chooses which code hashes how many of them.
 
 #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod avx2;

@@ -1,8 +1,8 @@
-//! SM4 (GB/T 32907-2016), for fscrypt's modes 7 and 8 since Linux 5.19: XTS as IEEE 1619 has it (not the bit order of
-//! GB/T 17964), and CBC-CTS.
+//! SM4 (GB/T 32907-2016), for fscrypt's modes 7 and 8 since Linux 5.19: XTS as in IEEE 1619 (not the bit order of GB/T
+//! 17964), and CBC-CTS.
 //!
-//! No level looks anything up in memory by a secret: the S-box is a circuit over bit slices in the portable code, and
-//! instructions on registers above it.
+//! No level indexes memory with a secret: the S-box is a circuit over bit slices in the portable code, and register
+//! instructions at the other levels.
 
 #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod aesni;
@@ -31,7 +31,7 @@ pub struct Sm4 {
     platform: Platform,
 }
 
-/// Boxed so that moving a key leaves no copy of it behind.
+/// Boxed so that moving a key does not leave a copy of it.
 #[derive(Zeroize, ZeroizeOnDrop)]
 struct RoundKeys {
     encrypt: [u32; ROUNDS],

@@ -2,7 +2,7 @@
 //! what fscrypt offered as modes 7 and 8 in Linux 4.18 and 4.19 and then removed, and what its queue policy was
 //! measured with. Those mode numbers mean SM4 since Linux 5.19. For old images and experiments only.
 //!
-//! Bytes as Linux had them: words are little-endian, the first word of a block is `y`, the first word of a key is the
+//! Byte order as in Linux: words are little-endian, the first word of a block is `y`, the first word of a key is the
 //! first round key.
 
 #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
@@ -33,7 +33,7 @@ pub struct Speck128_256 {
     platform: Platform,
 }
 
-/// Boxed so that moving a key leaves no copy of it behind.
+/// Boxed so that moving a key does not leave a copy of it.
 #[derive(Zeroize, ZeroizeOnDrop)]
 struct RoundKeys([u64; ROUNDS]);
 

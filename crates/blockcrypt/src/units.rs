@@ -1,11 +1,11 @@
-//! Runs of data units: their lengths checked, their IVs made a batch at a time.
+//! Runs of data units: checks their lengths and makes their IVs one batch at a time.
 
 use crate::error::LengthError;
 
 /// The most bytes a data unit may have.
 pub const MAX_UNIT_SIZE: usize = 65536;
 
-/// Units whose IVs are made, and encrypted where the mode asks for it, together.
+/// Units whose IVs are made together (and encrypted, if the mode requires it).
 const BATCH: usize = 32;
 
 /// Refuses units that are not `min..=65536` bytes in steps of `multiple`, and data that is not a run of whole units.
@@ -46,8 +46,8 @@ pub(crate) fn for_each_batch(
 }
 
 /// The four methods with which a cipher works on runs of data units, in terms of its
-/// `fn units<const ENCRYPT: bool>(&self, data, unit_size, iv)`. `$iv` is the type of an IV, `$by_index` gives those that
-/// count (as [`le64`]), and the texts tell what an IV is made of and which sizes are refused.
+/// `fn units<const ENCRYPT: bool>(&self, data, unit_size, iv)`. `$iv` is the type of an IV, `$by_index` gives those
+/// that count (as [`le64`]), and the texts document the IV and the sizes that are refused.
 macro_rules! data_unit_methods {
     ($name:literal, $iv:ty, $by_index:path, $what:literal, $sizes:literal) => {
         #[doc = concat!(

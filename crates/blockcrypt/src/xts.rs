@@ -17,11 +17,11 @@ pub struct AesXts {
     platform: Platform,
 }
 
-/// Tweaks, or blocks, that are worked on together where a unit does not fill a level's registers.
+/// Tweaks, or blocks, processed together when a unit does not fill a level's registers.
 const TWEAKS: usize = 64;
 
 impl AesXts {
-    /// Key lengths in bytes: of AES-128-XTS, AES-192-XTS (which the kernel's `xts(aes)` takes too) and AES-256-XTS.
+    /// Key lengths in bytes: of AES-128-XTS, AES-192-XTS (which the kernel's `xts(aes)` accepts too) and AES-256-XTS.
     pub const KEY_LENGTHS: &'static [usize] = &[32, 48, 64];
 
     /// A key for the default CPU level: the key of the data, then the key of the tweaks.
@@ -86,8 +86,8 @@ pub(crate) fn split_key<'a>(key: &'a [u8], lengths: &'static [usize]) -> Result<
     if core::hint::black_box(difference) == 0 { Err(KeyError::EqualHalves) } else { Ok((data, tweak)) }
 }
 
-/// Calls `run(blocks, tweaks)` for all blocks of a run of units, up to [`TWEAKS`] at a time and across the borders of
-/// units: a short unit costs no more a block than a long one. `first_tweaks` are the encrypted IVs.
+/// Calls `run(blocks, tweaks)` for all blocks of a run of units, up to [`TWEAKS`] at a time and across unit boundaries:
+/// short units cost no more per block than long ones. `first_tweaks` are the encrypted IVs.
 pub(crate) fn with_tweaks(
     units: &mut [u8],
     unit_size: usize,
@@ -102,7 +102,8 @@ pub(crate) fn with_tweaks(
         let mut free = &mut tweaks[..blocks.len()];
         while !free.is_empty() {
             if left_in_unit == 0 {
-                (tweak, left_in_unit) = (u128::from_le_bytes(*next_unit.next().expect("a tweak a unit")), unit_blocks);
+                (tweak, left_in_unit) =
+                    (u128::from_le_bytes(*next_unit.next().expect("one tweak per unit")), unit_blocks);
             }
             let (now, rest) = free.split_at_mut(left_in_unit.min(free.len()));
             tweak = gf128::fill_tweaks(tweak, now);

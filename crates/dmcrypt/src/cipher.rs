@@ -20,7 +20,7 @@ use crate::spec::{CipherAlg, CipherSpec, IvMode, Mode};
 #[non_exhaustive]
 pub enum KeyError {
     /// The cipher has no key of this length.
-    #[error("the key has {found} bytes, and {spec} takes {wanted}")]
+    #[error("the key has {found} bytes, but {spec} takes {wanted}")]
     Length {
         /// The specification.
         spec: String,

@@ -57,11 +57,11 @@ pub enum ContextError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// A master key of a length that Linux takes in no policy.
-    #[error("a master key has 16 to 64 bytes, this one {0}")]
+    /// A master key of a length that Linux accepts in no policy.
+    #[error("a master key must have 16 to 64 bytes, but this one has {0}")]
     MasterKeyLength(usize),
     /// The master key is shorter than the policy's modes need.
-    #[error("the master key has {found} bytes, and {mode} needs at least {wanted}")]
+    #[error("the master key has {found} bytes, but {mode} needs at least {wanted}")]
     TooShort {
         /// The mode.
         mode: Mode,

@@ -29,7 +29,7 @@ pub enum LayerError {
     #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// The plan's file and the descriptor's have different sizes.
-    #[error("the descriptor is for a file of {wanted} bytes, and the file has {found}")]
+    #[error("the descriptor is for a file of {wanted} bytes, but the file has {found}")]
     Size {
         /// What the descriptor says, in bytes.
         wanted: u64,

@@ -1,7 +1,7 @@
-//! Builds Merkle trees: streaming, any chunking of the input, memory bounded by a few blocks a level.
+//! Builds Merkle trees: streaming, with input in chunks of any size, and memory bounded by a few blocks per level.
 //!
-//! Blocks are hashed many at a time, hash blocks too. A hole costs time and memory proportional to the height of the
-//! tree, not to its length: the digests of a tree over zeros are made once a level and then counted.
+//! Data blocks and hash blocks are hashed many at a time. A hole costs time and memory proportional to the height of
+//! the tree, not to the length of the hole: the digest of zeros at each level is computed once and then counted.
 //!
 //! A large file can be built by several threads: a [`PartBuilder`] makes the subtrees under one hash block each, and
 //! [`TreeBuilder::push_part`] puts them together in order.
@@ -21,7 +21,7 @@ use crate::sink::{NoTree, TreeSink};
 /// one block). Sixteen blocks of 4096 bytes fill the widest hash kernel; more of smaller ones lose nothing.
 const BATCH: usize = 64 << 10;
 
-/// How many bytes are hashed in one call when they need no collecting: bounds the room for their digests.
+/// How many bytes are hashed in one call when they need no collecting: bounds the buffer for their digests.
 const DIRECT: usize = 1 << 20;
 
 /// Why a tree could not be built.
@@ -52,18 +52,18 @@ pub enum PartError {
         builder: u64,
     },
     /// A part, or the whole file, does not have the size it was laid out for.
-    #[error("expected {wanted} bytes of data, got {found}")]
+    #[error("expected {wanted} bytes of data, found {found}")]
     Size {
         /// The size laid out, in bytes.
         wanted: u64,
         /// The size pushed, in bytes.
         found: u64,
     },
-    /// A part was made with other parameters.
-    #[error("a part was made with other parameters than the tree")]
+    /// The part's parameters are not the tree's.
+    #[error("the part's parameters differ from the tree's")]
     Params,
-    /// Something was pushed behind a partial last block.
-    #[error("something was pushed behind the partial block at byte {at}")]
+    /// Data was pushed after a partial last block.
+    #[error("data pushed after the partial last block, which ends at byte {at}")]
     AfterEnd {
         /// Where the data ended, in bytes.
         at: u64,
@@ -77,7 +77,7 @@ pub struct Tree {
     pub params: MerkleTreeParams,
     /// The root hash.
     pub root_hash: Digest,
-    /// Where everything lies.
+    /// The layout of the tree.
     pub geometry: TreeGeometry,
 }
 
@@ -109,7 +109,7 @@ struct Core<S> {
     data: Vec<u8>,
     data_size: u64,
     levels: Vec<Level>,
-    /// In a part, the level whose digests are the result: they are collected, not put into blocks.
+    /// In a part, the level whose digests are the result: they are collected, not stored in blocks.
     top: usize,
     /// The digest of a zero data block, of a block full of those, and so on, as far as they were needed.
     zero: Vec<Digest>,
@@ -226,7 +226,7 @@ impl<S: TreeSink> Core<S> {
         digests
     }
 
-    /// Gives `level` digests, in order.
+    /// Adds digests to `level`, in order.
     fn push_digests(&mut self, level: usize, mut digests: &[u8]) -> Built<S> {
         let digest_size = self.params.digest_size();
         self.level(level).digests += (digests.len() / digest_size) as u64;
@@ -279,7 +279,7 @@ impl<S: TreeSink> Core<S> {
         result
     }
 
-    /// The digest that `level` has for each child over nothing but zeros.
+    /// The digest in `level` of a child that covers only zeros.
     fn zero_digest(&mut self, level: usize) -> Digest {
         let block_size = self.params.block_size();
         while self.zero.len() <= level {
@@ -295,7 +295,7 @@ impl<S: TreeSink> Core<S> {
         self.zero[level]
     }
 
-    /// Gives `level` `count` digests of children over nothing but zeros.
+    /// Adds to `level` `count` digests of children that cover only zeros.
     fn push_run(&mut self, level: usize, count: u64) -> Built<S> {
         let digest = self.zero_digest(level);
         let digest = digest.as_bytes();
@@ -396,7 +396,7 @@ impl<S: TreeSink> TreeBuilder<S> {
             return Err(PartError::Size { wanted: part.file_size, found: self.laid_out.unwrap_or(0) }.into());
         }
         self.laid_out = Some(part.file_size);
-        // The part begins at a hash block of its level, so what is left below it is whole blocks.
+        // The part begins at a hash block of its level, so everything pending below it is whole blocks.
         self.core.hash_pending_data()?;
         for level in 0..part.level {
             self.core.hash_pending_blocks(level)?;
@@ -416,7 +416,7 @@ impl<S: TreeSink> TreeBuilder<S> {
         }
     }
 
-    /// Ends the file: the tree's facts, and the sink, which has had every hash block.
+    /// Ends the file. Returns the tree's facts, and the sink, which has received every hash block.
     pub fn finish(mut self) -> Result<(Tree, S), BuildError<S::Error>> {
         if let Some(wanted) = self.laid_out.filter(|&size| size != self.core.data_size) {
             return Err(PartError::Size { wanted, found: self.core.data_size }.into());
@@ -437,8 +437,7 @@ impl<S: TreeSink> TreeBuilder<S> {
     }
 }
 
-/// A builder takes data as any writer does, so that `std::io::copy` fills it. Nothing is buffered that a flush would
-/// change.
+/// A builder takes data as any writer does, so that `std::io::copy` fills it. `flush` does nothing.
 ///
 /// ```
 /// use postread_verity::{MerkleTreeParams, NoTree, TreeBuilder};
@@ -473,8 +472,8 @@ pub struct Part {
     counts: [u64; MAX_LEVELS],
 }
 
-/// Builds a part of a file's tree, independently of all others: the subtree under one hash block, or no more than the
-/// digests of some data blocks.
+/// Builds a part of a file's tree, independently of all others: the subtree under one hash block, or just the digests
+/// of some data blocks.
 #[derive(Debug)]
 pub struct PartBuilder<S> {
     core: Core<S>,
@@ -484,8 +483,8 @@ pub struct PartBuilder<S> {
 }
 
 impl PartBuilder<NoTree> {
-    /// Starts a part that is no more than the digests of some data blocks, any run of them; they are kept in memory
-    /// until the part is pushed. `None` if the file has no such blocks.
+    /// Starts a part that is just the digests of a run of data blocks; they stay in memory until the part is pushed.
+    /// `None` if the file has no such blocks.
     pub fn of_blocks(params: MerkleTreeParams, geometry: &TreeGeometry, blocks: Range<u64>) -> Option<Self> {
         if blocks.is_empty() || blocks.end > geometry.data_blocks() {
             return None;
@@ -499,8 +498,8 @@ impl PartBuilder<NoTree> {
 
 impl<S: TreeSink> PartBuilder<S> {
     /// Starts the part under hash block `index` of `level`, in the tree that `geometry` lays out; see
-    /// [`range`](Self::range) for the bytes it covers. `None` if the tree has no such block, or if it is the root: then
-    /// there is nothing to put together.
+    /// [`range`](Self::range) for the bytes it covers. `None` if the tree has no such block, or if it is the root,
+    /// because then there is nothing to assemble.
     pub fn new(params: MerkleTreeParams, geometry: &TreeGeometry, level: usize, index: u64, sink: S) -> Option<Self> {
         if level + 1 >= geometry.num_levels() || index >= geometry.level_blocks(level) {
             return None;
@@ -527,7 +526,7 @@ impl<S: TreeSink> PartBuilder<S> {
         self.core.push_zeros(bytes)
     }
 
-    /// Ends the part, which must have had all the bytes it covers.
+    /// Ends the part. All the bytes it covers must have been pushed.
     pub fn finish(mut self) -> Result<(Part, S), BuildError<S::Error>> {
         let found = self.core.data_size;
         if found != self.len {

@@ -1,17 +1,17 @@
 //! Map files of GNU ddrescue: which ranges of a file are good and which are bad, for other tools to use.
 //!
-//! A status line (position, status, pass), then a line `pos size status` for each range, one behind the other without
-//! a gap. Source: the ddrescue manual, "Mapfile structure".
+//! A status line (position, status, pass), then a line `pos size status` for each range; the ranges are contiguous.
+//! Source: the ddrescue manual, "Mapfile structure".
 
 use std::fmt::Write as _;
 
 /// The most ranges read: bounds the memory that a hostile file can ask for.
 pub const MAX_RANGES: usize = 1 << 20;
 
-/// What is known of a range.
+/// The status of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeStatus {
-    /// `?`: not tried. Here: not verified, because it was not asked for or the hash blocks above it are bad.
+    /// `?`: not tried. Here: not verified, because it was not requested or the hash blocks above it are bad.
     NonTried,
     /// `*`: failed, not trimmed.
     NonTrimmed,
@@ -66,7 +66,7 @@ pub struct RescueMap {
     ranges: Vec<MapRange>,
 }
 
-/// Why a text is no map file.
+/// Why a text is not a map file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the map file: {kind}")]
 pub struct MapError {
@@ -86,7 +86,7 @@ pub enum MapErrorKind {
     /// No status line.
     #[error("the status line is missing")]
     NoStatus,
-    /// A number that is none.
+    /// A malformed number.
     #[error("bad number {text:?}")]
     Number {
         /// What stands there.
@@ -101,7 +101,7 @@ pub enum MapErrorKind {
     /// Too few or too many words.
     #[error("expected {wanted} words, found {found}")]
     Words {
-        /// What belongs there.
+        /// The number of words expected.
         wanted: &'static str,
         /// The number of words there are.
         found: usize,
@@ -149,8 +149,8 @@ impl RescueMap {
         self.ranges.last().map_or(0, |last| last.pos + last.size)
     }
 
-    /// Says what is known of `size` bytes from `pos` on, which is not before [`end`](Self::end); what lies between is
-    /// not tried. Nothing is added for 0 bytes, or for what would end beyond 2^63 - 1 (no file does).
+    /// Adds a range of `size` bytes at `pos`, which must not be before [`end`](Self::end); a gap counts as not tried.
+    /// Adds nothing for 0 bytes, or for a range that would end beyond 2^63 - 1 (no file does).
     pub fn push(&mut self, pos: u64, size: u64, status: RangeStatus) {
         let end = self.end();
         if size == 0 || pos < end || pos.checked_add(size).is_none_or(|end| end > i64::MAX as u64) {

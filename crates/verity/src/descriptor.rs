@@ -20,11 +20,11 @@ const ROOT_HASH: usize = 16;
 const SALT: usize = 80;
 const RESERVED: usize = 112;
 
-/// Why bytes are no descriptor, or not the one of this file.
+/// Why bytes are not a descriptor, or not this file's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DescriptorError {
-    /// Fewer bytes than a descriptor has.
+    /// Shorter than a descriptor.
     #[error("descriptor of {len} bytes: at least {DESCRIPTOR_SIZE} are needed")]
     TooShort {
         /// The number of bytes there are.
@@ -68,22 +68,22 @@ pub enum DescriptorError {
         /// Its value.
         found: u8,
     },
-    /// The signature would end behind the bytes there are.
-    #[error("signature size {sig_size} is above the {available} bytes behind the descriptor")]
+    /// The signature would end past the bytes given.
+    #[error("the descriptor announces a signature of {sig_size} bytes, but only {available} bytes follow it")]
     SignatureSize {
         /// The size found, in bytes.
         sig_size: u32,
         /// How many bytes follow the descriptor.
         available: usize,
     },
-    /// A signature that fits no descriptor was to be attached.
-    #[error("a signature of {len} bytes is longer than {MAX_SIGNATURE_SIZE}")]
+    /// The signature is too long for a descriptor.
+    #[error("a signature of {len} bytes is too long: the limit is {MAX_SIGNATURE_SIZE}")]
     SignatureTooLong {
         /// Its length, in bytes.
         len: usize,
     },
-    /// The descriptor is about a file of another size.
-    #[error("the descriptor is for a file of {wanted} bytes, and this one has {found}")]
+    /// The descriptor belongs to a file of another size.
+    #[error("the descriptor is for a file of {wanted} bytes, but the file has {found}")]
     DataSize {
         /// The size in the descriptor.
         wanted: u64,
@@ -98,14 +98,14 @@ pub struct Descriptor {
     params: MerkleTreeParams,
     data_size: u64,
     root_hash: Digest,
-    /// As hashed: the signature size is zero. Kept whole, since the digest also covers the bytes behind a short root
-    /// hash or salt, which nobody checks.
+    /// As hashed: the signature size is zero. Kept whole, since the digest also covers the unchecked padding after a
+    /// short root hash or salt.
     raw: [u8; DESCRIPTOR_SIZE],
     signature: Vec<u8>,
 }
 
 impl Descriptor {
-    /// The descriptor of a file of `data_size` bytes with this root hash. Panics if the root hash is of another
+    /// The descriptor of a file of `data_size` bytes with this root hash. Panics if the root hash uses another
     /// algorithm than the parameters.
     pub fn new(params: MerkleTreeParams, data_size: u64, root_hash: Digest) -> Self {
         assert_eq!(params.alg(), root_hash.alg(), "root hash of another algorithm");
@@ -120,7 +120,7 @@ impl Descriptor {
         Self { params, data_size, root_hash, raw, signature: Vec::new() }
     }
 
-    /// Reads a descriptor and the signature behind it. Bytes behind the signature are ignored, as the kernel does.
+    /// Reads a descriptor and the signature after it. Like the kernel, ignores bytes after the signature.
     pub fn parse(bytes: &[u8]) -> Result<Self, DescriptorError> {
         if bytes.len() > MAX_DESCRIPTOR_SIZE {
             return Err(DescriptorError::TooLong { len: bytes.len() });
@@ -198,7 +198,7 @@ impl Descriptor {
         self.raw
     }
 
-    /// The bytes as a file system stores them: the signature size set, the signature behind.
+    /// The bytes as a file system stores them: with the signature size set and followed by the signature.
     pub fn to_bytes_with_signature(&self) -> Vec<u8> {
         let mut out = self.raw.to_vec();
         out[SIG_SIZE].copy_from_slice(&(self.signature.len() as u32).to_le_bytes());
@@ -211,7 +211,7 @@ impl Descriptor {
         FileDigest::new(Digest::of(self.params.alg(), &self.raw)).expect("the parameters were checked")
     }
 
-    /// Checks that the descriptor is about a file of `data_size` bytes, as the kernel does when it opens one.
+    /// Checks that the descriptor is for a file of `data_size` bytes, as the kernel does when it opens one.
     pub fn check_data_size(&self, data_size: u64) -> Result<(), DescriptorError> {
         if self.data_size == data_size {
             Ok(())

@@ -7,7 +7,7 @@ use postread_blockcrypt::hash::{HashAlg, MAX_DIGEST_SIZE};
 
 use crate::params::{alg_from_name, alg_from_number, alg_number};
 
-/// The value of a hash function: a root hash, a block's digest, a file digest. Compared in constant time.
+/// The output of a hash function: a root hash, a block's digest, a file digest. Compared in constant time.
 #[derive(Clone, Copy)]
 pub struct Digest {
     alg: HashAlg,
@@ -54,7 +54,7 @@ impl Digest {
     }
 }
 
-/// Compares without a branch on the bytes, so that the time taken tells nothing of where two digests part.
+/// Compares without a branch on the bytes, so that the time taken does not reveal where two digests differ.
 pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
@@ -92,7 +92,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// The digest of a file as fs-verity defines it: the hash of its descriptor. What a caller trusts.
+/// The digest of a file as fs-verity defines it: the hash of its descriptor. This is what a caller trusts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FileDigest {
     digest: Digest,
@@ -160,7 +160,7 @@ impl fmt::Debug for FileDigest {
     }
 }
 
-/// Why a text is no digest.
+/// Why a text is not a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DigestParseError {
@@ -183,15 +183,15 @@ pub enum DigestParseError {
         /// The number of digits given.
         found: usize,
     },
-    /// A character that is no hexadecimal digit.
-    #[error("a character that is no hexadecimal digit, at position {position}")]
+    /// A character that is not a hexadecimal digit.
+    #[error("not a hexadecimal digit at position {position}")]
     NotHex {
         /// Its position among the digits, from 0.
         position: usize,
     },
 }
 
-/// Whose digest has so many digits.
+/// The algorithm whose digests have this many digits.
 fn if_another(digits: usize) -> String {
     let mut algs = [HashAlg::Sha256, HashAlg::Sha512].into_iter();
     let alg = algs.find(|alg| 2 * alg.digest_size() == digits);

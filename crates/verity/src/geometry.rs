@@ -1,8 +1,8 @@
-//! Where everything of a Merkle tree lies, for a given file size. The names are the kernel's.
+//! The layout of a Merkle tree for a given file size. The names are the kernel's.
 //!
-//! Level 0 holds the digests of data blocks, each higher level the digests of the level beneath. The tree is stored
-//! with the root level first and level 0 last. A file of one block has no tree: its root hash is the digest of the
-//! block. An empty file has none either: its root hash is all zero.
+//! Level 0 holds the digests of data blocks, each higher level the digests of the level below. The tree is stored with
+//! the root level first and level 0 last. A file of one block has no tree: its root hash is the digest of the block. An
+//! empty file has none either: its root hash is all zero.
 
 use crate::params::{MAX_LEVELS, MerkleTreeParams};
 
@@ -141,7 +141,7 @@ impl TreeGeometry {
         self.tree_blocks << self.log_blocksize
     }
 
-    /// The level and the index in it of a hash block counted from the start of the tree; `None` behind its end.
+    /// The level and the index in it of a hash block counted from the start of the tree; `None` past its end.
     pub fn level_of(&self, block: u64) -> Option<(usize, u64)> {
         if block >= self.tree_blocks {
             return None;
@@ -156,7 +156,7 @@ impl TreeGeometry {
         if data_block >= self.data_blocks { None } else { self.hash_at_level(0, data_block) }
     }
 
-    /// Where level `level` holds the digest of block `child` of the level beneath (of data block `child` for level 0).
+    /// Where level `level` holds the digest of block `child` of the level below (of data block `child` for level 0).
     /// `None` if there is no such level or block: the digest of the root level's only block is the root hash.
     pub fn hash_at_level(&self, level: usize, child: u64) -> Option<HashLocation> {
         if level >= self.num_levels() {
@@ -176,7 +176,7 @@ impl TreeGeometry {
         data_block.checked_shr(u32::from(self.log_arity) * (level as u32 + 1)).unwrap_or(0)
     }
 
-    /// The data blocks that lie beneath hash block `index` of `level`, cut at the end of the file.
+    /// The data blocks below hash block `index` of `level`, cut at the end of the file.
     pub fn data_blocks_under(&self, level: usize, index: u64) -> std::ops::Range<u64> {
         let shift = u32::from(self.log_arity) * (level as u32 + 1);
         let at = |i: u64| {

@@ -1,6 +1,6 @@
-//! Merkle trees as fs-verity has them: parameters, trees, descriptors, file digests, signatures, verification.
+//! fs-verity Merkle trees: parameters, trees, descriptors, file digests, signatures, verification.
 //!
-//! Pure: bytes in, value or error out; no I/O. Names are the kernel's. Block devices have modules of their own:
+//! Pure: bytes in, value or error out; no I/O. Names are the kernel's. Block devices have their own modules:
 //! [`dm_verity`], [`fec`], [`avb`].
 //!
 //! ```

@@ -5,13 +5,13 @@
 
 use crate::digest::{DigestParseError, FileDigest};
 
-/// Longer lines are refused: the longest digest and a path of the longest kind (`PATH_MAX`), all of it escaped, fit.
+/// The longest line accepted: enough for the longest digest and a path of `PATH_MAX` bytes with every byte escaped.
 pub const MAX_LINE: usize = 16384;
 
 /// One line of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListEntry {
-    /// The digest wanted.
+    /// The expected digest.
     pub digest: FileDigest,
     /// The file's name, as bytes.
     pub name: Vec<u8>,
@@ -24,8 +24,8 @@ pub enum ListLineError {
     /// No space between digest and name.
     #[error("no space after the digest (expected ALG:HEX PATH)")]
     NoSpace,
-    /// Digits and nothing else, as `digest --compact` prints them.
-    #[error("a digest alone: without --compact, `digest` prints the algorithm before it and the name after it")]
+    /// Only digits, as `digest --compact` prints them.
+    #[error("only a digest (expected ALG:HEX PATH, as `digest` prints it without --compact)")]
     Compact,
     /// Digits and a name, as `sha256sum` and `sha512sum` print them.
     #[error(
@@ -40,13 +40,13 @@ pub enum ListLineError {
     /// No name after the digest.
     #[error("no file name after the digest")]
     NoName,
-    /// The digest is not one.
+    /// The digest is malformed.
     #[error(transparent)]
     Digest(#[from] DigestParseError),
     /// The digest is not text.
     #[error("the digest is not text")]
     NotText,
-    /// An escape that means nothing, in a line that begins with a backslash.
+    /// An unknown escape, in a line that begins with a backslash.
     #[error("unknown escape at byte {at} of the file name")]
     Escape {
         /// Where in the escaped name, in bytes.
@@ -77,7 +77,7 @@ pub fn format_line(digest: &FileDigest, name: &[u8]) -> Vec<u8> {
     line
 }
 
-/// A name as it stands in a list, and whether it had to be escaped.
+/// A name as written in a list, and whether it had to be escaped.
 pub fn escape_name(name: &[u8]) -> (bool, Vec<u8>) {
     let mut out = Vec::with_capacity(name.len());
     for &byte in name {
@@ -123,7 +123,7 @@ fn program(digits: &[u8]) -> Option<&'static str> {
 pub fn parse_line(line: &[u8]) -> Result<Option<ListEntry>, ListLineError> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    // Some editors begin a file with a byte order mark: no line means anything else by it.
+    // Some editors begin a file with a byte order mark, which no digest starts with.
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     if line.is_empty() || line[0] == b'#' {
         return Ok(None);

@@ -8,9 +8,9 @@ use postread_blockcrypt::hash::{BlockHasher, HashAlg};
 
 /// The longest salt, in bytes.
 pub const MAX_SALT_SIZE: usize = 32;
-/// The smallest block size taken, in bytes.
+/// The smallest block size accepted, in bytes.
 pub const MIN_BLOCK_SIZE: u32 = 512;
-/// The largest block size taken, in bytes.
+/// The largest block size accepted, in bytes.
 pub const MAX_BLOCK_SIZE: u32 = 65536;
 /// The most levels of hash blocks a tree may have (the kernel's `FS_VERITY_MAX_LEVELS`).
 pub const MAX_LEVELS: usize = 8;
@@ -67,11 +67,11 @@ pub enum ParamsError {
     },
 }
 
-/// Why the kernel would not enable fs-verity with parameters that postread takes.
+/// Why the kernel would not enable fs-verity with parameters that postread accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KernelRefusal {
-    /// Every kernel wants at least 1024 bytes.
+    /// The kernel requires at least 1024 bytes.
     BlockTooSmall {
         /// The tree's block size, in bytes.
         block_size: u32,
@@ -96,7 +96,7 @@ impl fmt::Display for KernelRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BlockTooSmall { block_size } => {
-                write!(f, "the kernel takes no block size below 1024 bytes (this is {block_size})")
+                write!(f, "the kernel requires a block size of at least 1024 bytes (this is {block_size})")
             }
             Self::BlockAbovePage { block_size, page_size } => {
                 write!(f, "a block of {block_size} bytes is larger than a page of {page_size} bytes")

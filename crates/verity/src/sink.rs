@@ -13,7 +13,7 @@ pub trait TreeSink {
     /// Takes one or more neighbouring blocks of `level`, the first with index `first` in its level.
     fn blocks(&mut self, level: usize, first: u64, blocks: &[u8]) -> Result<(), Self::Error>;
 
-    /// Takes `count` equal neighbouring blocks: the tree over a hole. A sink that keeps nothing can do so in no time.
+    /// Takes `count` equal neighbouring blocks: the tree over a hole. A sink that keeps nothing returns at once.
     fn repeat(&mut self, level: usize, first: u64, count: u64, block: &[u8]) -> Result<(), Self::Error> {
         (0..count).try_for_each(|i| self.blocks(level, first + i, block))
     }
@@ -31,7 +31,7 @@ impl<S: TreeSink + ?Sized> TreeSink for &mut S {
     }
 }
 
-/// Keeps nothing: for a digest alone.
+/// Keeps nothing: for when only the digest is needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoTree;
 

@@ -22,13 +22,13 @@ pub enum Trust {
         /// The subject of the certificate (RFC 4514).
         signer: String,
     },
-    /// It is not: whoever wrote the file could have written the descriptor too. A file that agrees with it is
+    /// It is not trusted: whoever wrote the file could have written the descriptor too. A file that matches it is
     /// self-consistent, not verified.
     SelfConsistent,
 }
 
 impl Trust {
-    /// Whether the caller gave something that vouches for the file.
+    /// Whether the caller supplied a digest or certificate that the file was verified against.
     pub fn is_verified(&self) -> bool {
         *self != Self::SelfConsistent
     }
@@ -57,7 +57,7 @@ pub struct DigestMismatch {
 
 /// A descriptor with the reason why it is trusted. Dereferences to the [`Descriptor`].
 ///
-/// The step that compares the digests cannot be left out, because nothing verifies against a bare descriptor:
+/// The comparison of the digests cannot be skipped, because nothing verifies against a bare descriptor:
 ///
 /// ```
 /// use postread_verity::{Descriptor, FileDigest, Trust, TrustedDescriptor, Verifier};
@@ -156,7 +156,7 @@ impl Descriptor {
         TrustedDescriptor { descriptor: self, digest, trust: Trust::Signature { signer } }
     }
 
-    /// Takes the descriptor at its own word. What is read against it is [self-consistent](Trust::SelfConsistent): it
+    /// Accepts the descriptor as it is. A file verified against it is [self-consistent](Trust::SelfConsistent): it
     /// detects accidents, not attacks.
     pub fn self_consistent(self) -> TrustedDescriptor {
         let digest = self.file_digest();

@@ -12,14 +12,14 @@ use crate::geometry::{GeometryError, TreeGeometry};
 use crate::params::MerkleTreeParams;
 use crate::trust::TrustedDescriptor;
 
-/// What the bytes behind the end of the file, in its last block, must be. The kernel's file systems differ: those that
-/// hash the block as it is on disk refuse other bytes than zeros, those that clear the tail first do not look.
+/// How to treat the bytes past the end of the file in its last block. The kernel's file systems differ: those that hash
+/// the block as it is on disk accept only zeros, those that clear the tail first ignore it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EofTail {
-    /// The block is hashed as it is: bytes behind the end of the file must be zeros.
+    /// The block is hashed as it is: bytes past the end of the file must be zeros.
     #[default]
     Strict,
-    /// Bytes behind the end of the file count as zeros, whatever they are.
+    /// Bytes past the end of the file count as zeros, whatever they are.
     Lenient,
 }
 
@@ -46,17 +46,17 @@ pub enum BlockId {
 pub enum Mismatch {
     /// Its hash is not the one its parent holds.
     Digest {
-        /// What the parent (or the root hash) says.
+        /// The digest in the parent (or the root hash).
         wanted: Digest,
-        /// What the bytes hash to.
+        /// The digest of the bytes.
         found: Digest,
     },
-    /// It lies behind the end of the file and is not all zeros.
+    /// It is past the end of the file and not all zeros.
     NotZeroPastEof {
         /// The first byte that is not zero, counted in the block.
         at: usize,
     },
-    /// It has fewer bytes than the file's size says: the file was cut.
+    /// It is shorter than the file's size requires: the file was truncated.
     Short {
         /// The bytes there should be.
         wanted: usize,
@@ -86,24 +86,26 @@ impl fmt::Display for BadBlock {
         }
         match &self.mismatch {
             Mismatch::Digest { wanted, found } => write!(f, "expected {wanted}, found {found}"),
-            Mismatch::NotZeroPastEof { at } => write!(f, "byte {at} behind the end of the file is not zero"),
+            Mismatch::NotZeroPastEof { at } => {
+                write!(f, "byte {at} of the block, past the end of the file, is not zero")
+            }
             Mismatch::Short { wanted, found } => write!(f, "expected {wanted} bytes, found {found}"),
         }
     }
 }
 
-/// A block to verify, with the digest its parent holds for it (see [`Verifier::wanted`]).
+/// A block to verify, with its digest in the parent (see [`Verifier::wanted`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
     /// Which block.
     pub id: BlockId,
     /// All its bytes.
     pub bytes: &'a [u8],
-    /// The digest wanted.
+    /// The expected digest.
     pub wanted: &'a [u8],
 }
 
-/// Room that verification reuses, so that it allocates nothing per block. One for each thread.
+/// Buffers that verification reuses, so that it allocates nothing per block. Use one per thread.
 #[derive(Debug, Default)]
 pub struct Scratch {
     digests: Vec<u8>,
@@ -121,10 +123,10 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// A verifier of a file of `data_size` bytes whose tree has this root hash. What it says is worth as much as the
-    /// root hash: take it from a descriptor whose file digest you trust.
+    /// A verifier of a file of `data_size` bytes whose tree has this root hash. Its verdict is only as good as the root
+    /// hash: take that from a descriptor whose file digest you trust.
     ///
-    /// Panics if the root hash is of another algorithm than the parameters.
+    /// Panics if the root hash uses another algorithm than the parameters.
     pub fn new(params: MerkleTreeParams, data_size: u64, root_hash: Digest) -> Result<Self, GeometryError> {
         Self::with_hasher(params, data_size, root_hash, params.block_hasher())
     }
@@ -145,7 +147,7 @@ impl Verifier {
         Ok(Self { params, geometry, root_hash, hasher, zero_block })
     }
 
-    /// A verifier of a descriptor's file.
+    /// A verifier for a descriptor's file.
     ///
     /// # Errors
     /// If no tree can cover a file of that size.
@@ -158,7 +160,7 @@ impl Verifier {
         &self.params
     }
 
-    /// Where everything lies.
+    /// The layout of the tree.
     pub fn geometry(&self) -> &TreeGeometry {
         &self.geometry
     }
@@ -168,12 +170,12 @@ impl Verifier {
         &self.root_hash
     }
 
-    /// The digest of a data block of zeros: a hole costs no hashing.
+    /// The digest of a data block of zeros, so that holes need no hashing.
     pub fn zero_block(&self) -> &Digest {
         &self.zero_block
     }
 
-    /// The digest wanted of a block, taken from its parent: the verified hash block at
+    /// The expected digest of a block, taken from its parent: the verified hash block at
     /// [`hash_at_level`](TreeGeometry::hash_at_level). The topmost block has no parent; its digest is the root hash.
     /// `None` if the tree has no such block, or if the parent is missing or not a whole block.
     pub fn wanted<'a>(&'a self, id: BlockId, parent: Option<&'a [u8]>) -> Option<&'a [u8]> {
@@ -219,7 +221,7 @@ impl Verifier {
 
     /// Verifies whole blocks (hash blocks above all), all hashed together. `bad` is called for each that fails.
     pub fn verify(&self, checks: &[Check<'_>], scratch: &mut Scratch, mut bad: impl FnMut(BadBlock)) {
-        // Fixed room: no allocation a call, and as many blocks as the widest hash kernel takes.
+        // A fixed-size batch: no allocation per call, and as many blocks as the widest hash kernel takes.
         for some in checks.chunks(64) {
             let mut blocks: [&[u8]; 64] = [&[]; 64];
             for (block, check) in blocks.iter_mut().zip(some) {
@@ -239,11 +241,11 @@ impl Verifier {
         }
     }
 
-    /// Verifies neighbouring hash blocks of `level` that lie one behind the other in `bytes`, the first with index
+    /// Verifies neighbouring hash blocks of `level`, stored one after the other in `bytes`, the first with index
     /// `first`. `parents` are the verified hash blocks above them: the one that holds the first block's digest and
     /// those that follow (none for the root level).
     ///
-    /// Panics if `parents` are not as many whole blocks as that takes, or the level has no such blocks.
+    /// Panics if `parents` are not exactly the whole blocks needed, or the level has no such blocks.
     pub fn verify_hash_run(
         &self,
         level: usize,
@@ -257,14 +259,14 @@ impl Verifier {
         self.verify_run(level + 1, first, bytes, parents, scratch, id, bad);
     }
 
-    /// Verifies neighbouring data blocks that lie one behind the other in `data`, the first with index `first`.
+    /// Verifies neighbouring data blocks, stored one after the other in `data`, the first with index `first`.
     /// `leaves` are the verified hash blocks of level 0 above them: the one that holds the first block's digest and
     /// those that follow (none if the tree has no levels).
     ///
-    /// `data` may end at the end of the file, or behind it: bytes behind it in the last block are judged as `tail`
-    /// says; whole blocks behind it are not in the tree and must be zeros, as in the kernel.
+    /// `data` may end at the end of the file, or past it: `tail` decides about bytes past it in the last block; whole
+    /// blocks past it are not in the tree and must be zeros, as in the kernel.
     ///
-    /// Panics if `leaves` are not as many whole blocks as that takes.
+    /// Panics if `leaves` are not exactly the whole blocks needed.
     pub fn verify_data(
         &self,
         first: u64,
@@ -279,7 +281,7 @@ impl Verifier {
         let in_file = self.geometry.data_blocks().saturating_sub(first);
         let in_file = usize::try_from(in_file).unwrap_or(usize::MAX).saturating_mul(block_size);
         let (data, past) = data.split_at(data.len().min(in_file));
-        // The last block is apart if it is not whole in the file, or not whole here.
+        // The last block is handled separately if it is partial in the file or in `data`.
         let whole = data.len() / block_size;
         let file_tail = (self.geometry.data_size() % block_size as u64) as usize;
         let has_last = first + data.len().div_ceil(block_size) as u64 == self.geometry.data_blocks();
@@ -318,7 +320,7 @@ impl Verifier {
     }
 
     /// Verifies `count` neighbouring data blocks that are a hole, the first with index `first`; `leaves` as in
-    /// [`verify_data`](Self::verify_data). Nothing is hashed. Blocks behind the end of the file are good.
+    /// [`verify_data`](Self::verify_data). Nothing is hashed. Blocks past the end of the file are good.
     pub fn verify_hole(&self, first: u64, count: u64, leaves: &[&[u8]], mut bad: impl FnMut(BadBlock)) {
         let end = first.saturating_add(count).min(self.geometry.data_blocks());
         for index in first..end {
@@ -341,7 +343,7 @@ impl Verifier {
         &parent[at.offset..at.offset + self.params.digest_size()]
     }
 
-    #[allow(clippy::too_many_arguments)] // One place for what hash blocks and data blocks share.
+    #[allow(clippy::too_many_arguments)] // Shared by hash blocks and data blocks.
     fn verify_run(
         &self,
         parent_level: usize,

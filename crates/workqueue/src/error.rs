@@ -91,7 +91,7 @@ pub enum AttrsError {
         nice: i32,
     },
     /// CPUs outside those of the pools, or none.
-    #[error("expected CPUs out of {allowed}, those of the pools, found {wanted}")]
+    #[error("CPUs {wanted}: expected at least one CPU, all of them among the pools' CPUs {allowed}")]
     Cpus {
         /// The CPUs given.
         wanted: postread_sys::CpuSet,
@@ -132,7 +132,7 @@ pub enum ConfigError {
     #[error("affinity mask: {0}")]
     Affinity(#[source] io::Error),
     /// A CPU that is offline, or outside the affinity mask; or no CPU at all.
-    #[error("CPUs {wanted} are not all in the affinity mask {allowed}, or are none")]
+    #[error("CPUs {wanted}: expected at least one CPU, all of them in the affinity mask {allowed}")]
     Cpus {
         /// The CPUs asked for.
         wanted: postread_sys::CpuSet,

@@ -1,4 +1,4 @@
-//! AES with AES-NI: a block a register.
+//! AES with AES-NI: one block per register.
 
 #![allow(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! AES over many blocks at once: the kernels that the modes of operation are made of, one CPU level a file.
+//! AES over many blocks at once: the kernels that the modes of operation use, one file per CPU level.
 //!
-//! A mode describes its work to a level as one pass over blocks and *masks* of equal number (tweaks, chained
-//! ciphertext, counters), so that XORs happen while a block is in a register. Every level processes any count.
+//! A mode describes its work to a level as one pass over blocks and the same number of *masks* (tweaks, chained
+//! ciphertext, counters), so that XORs happen while a block is in a register. Every level accepts any number of blocks.
 
 #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
 mod aesni;
@@ -42,13 +42,13 @@ pub(crate) struct AesKey {
     keys: Keys,
 }
 
-/// The round keys are boxed so that moving a key leaves no copy of it behind.
+/// The round keys are boxed so that moving a key does not leave a copy of it.
 #[derive(Clone)]
 enum Keys {
     Portable(Box<SlicedKeys>),
     #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
     X86(x86::X86Key),
-    /// The crate's instructions, which no level turns off: [`Platform::Portable`] is the only one there.
+    /// The `aes` crate's instructions, which no level turns off: [`Platform::Portable`] is the only level there.
     #[cfg(not(all(target_arch = "x86_64", not(postread_portable))))]
     Crate(rustcrypto::CrateKey),
 }
@@ -69,7 +69,7 @@ impl AesKey {
     ///
     /// # Panics
     ///
-    /// On any other length: the modes have refused it.
+    /// On any other length, which the modes have already refused.
     pub(crate) fn new(key: &[u8], platform: Platform) -> Self {
         #[cfg(all(target_arch = "x86_64", not(postread_portable)))]
         if let Some(key) = x86::X86Key::new(key, platform) {
@@ -143,7 +143,7 @@ impl AesKey {
         });
     }
 
-    /// `block ^ E(counter)`. What becomes of the counters is not said.
+    /// `block ^ E(counter)`. The counters are unspecified afterwards.
     pub(crate) fn xor_key_stream(&self, blocks: &mut [Block], counters: &mut [Block]) {
         dispatch!(self, xor_key_stream(blocks, counters), {
             self.encrypt_blocks(counters);
@@ -151,8 +151,8 @@ impl AesKey {
         });
     }
 
-    /// XTS with the tweaks made in registers, a unit for each of the encrypted IVs. `false`, and nothing done, where
-    /// the level has no such code for the size: then [`AesKey::xex_encrypt`] and its like do it.
+    /// XTS with the tweaks computed in registers, one unit for each of the encrypted IVs. Returns `false` and does
+    /// nothing if the level has no such code for the size: then use [`AesKey::xex_encrypt`] or `xex_decrypt`.
     pub(crate) fn xts_units<const ENCRYPT: bool>(&self, units: &mut [u8], unit_size: usize, tweaks: &[Block]) -> bool {
         dispatch!(self, xts_units::<ENCRYPT>(units, unit_size, tweaks), {
             let _ = (units, unit_size, tweaks);
@@ -160,8 +160,8 @@ impl AesKey {
         })
     }
 
-    /// CBC decryption with the chain read from the data itself, a unit for each IV. `false`, and nothing done, where
-    /// the level has no such code for the size: then [`AesKey::decrypt_xor`] does it.
+    /// CBC decryption with the chain read from the data itself, one unit for each IV. Returns `false` and does nothing
+    /// if the level has no such code for the size: then use [`AesKey::decrypt_xor`].
     pub(crate) fn cbc_decrypt_units(&self, units: &mut [u8], unit_size: usize, ivs: &[Block]) -> bool {
         dispatch!(self, cbc_decrypt_units(units, unit_size, ivs), {
             let _ = (units, unit_size, ivs);

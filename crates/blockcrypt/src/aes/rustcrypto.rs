@@ -1,4 +1,4 @@
-//! AES of the `aes` crate, for CPUs other than x86-64 whose AES instructions it knows and finds by itself: AArch64.
+//! AES of the `aes` crate, for CPUs other than x86-64 whose AES instructions it supports and detects itself: AArch64.
 
 use alloc::boxed::Box;
 
@@ -7,7 +7,7 @@ use ::aes::{Aes128, Aes192, Aes256};
 
 use super::Block;
 
-/// A key of the crate, which zeroizes it.
+/// A key of the `aes` crate, which zeroizes it.
 #[derive(Clone)]
 pub(super) enum CrateKey {
     Aes128(Box<Aes128>),
@@ -16,7 +16,7 @@ pub(super) enum CrateKey {
 }
 
 impl CrateKey {
-    /// Expands a key; `None` where the crate would use portable code too, and on a length that AES does not have.
+    /// Expands a key; `None` if the crate would use portable code too, or if AES has no keys of this length.
     pub(super) fn new(key: &[u8]) -> Option<Self> {
         if !::aes::hardware_accelerated() {
             return None;
@@ -54,7 +54,7 @@ mod tests {
     use crate::Platform;
     use crate::aes::AesKey;
 
-    /// The same as the portable code, for each length of key and around the blocks that both take at once.
+    /// Matches the portable code for each key length, with block counts around the batch size of both.
     #[test]
     fn agrees_with_portable() {
         for key_length in [16, 24, 32] {

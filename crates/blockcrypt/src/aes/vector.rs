@@ -170,7 +170,8 @@ unsafe fn step<V: Vector, P: Pass, const N: usize>(keys: &RoundKeys, data: *mut 
     }
 }
 
-/// One pass over any number of blocks; what does not fill a vector `V` is left to vectors `Narrow` of one block.
+/// One pass over any number of blocks; the rest that does not fill a vector `V` goes through `Narrow` vectors of one
+/// block.
 ///
 /// # Safety
 ///
@@ -206,8 +207,8 @@ pub(super) unsafe fn pass<V: Vector, Narrow: Vector, P: Pass>(
     debug_assert_eq!(done, count);
 }
 
-/// Repeats code for each vector of a flight, the index being a constant each time: compilers do not unroll loops of
-/// this length, and then hold the vectors in memory.
+/// Repeats code for each vector of a flight, with a constant index each time: compilers do not unroll loops of this
+/// length, and would keep the vectors in memory.
 macro_rules! in_flight {
     ($i:ident => $code:expr) => {
         in_flight!(@ $i, $code, 0 1 2 3 4 5 6 7)
@@ -229,7 +230,7 @@ const fn before(i: usize) -> usize {
 ///
 /// # Safety
 ///
-/// The level's instructions; `data` good for `flights * FLIGHT * V::BLOCKS` blocks a tweak.
+/// The level's instructions; `data` good for `flights * FLIGHT * V::BLOCKS` blocks per tweak.
 #[inline(always)]
 pub(super) unsafe fn xts_units<V: Vector, const ENCRYPT: bool>(
     keys: &RoundKeys,
@@ -238,7 +239,7 @@ pub(super) unsafe fn xts_units<V: Vector, const ENCRYPT: bool>(
     flights: usize,
 ) {
     let Some(first) = first_tweaks.first() else { return };
-    // SAFETY: the pointer moves by a flight for each flight of each unit, which the caller vouches for.
+    // SAFETY: the pointer moves by a flight for each flight of each unit, as the caller guarantees.
     unsafe {
         let first = V::splat(first);
         let mut tweaks = [first; FLIGHT];
@@ -313,7 +314,7 @@ unsafe fn xts_flight<V: Vector, const ENCRYPT: bool, const LAST: bool>(
 /// The level's instructions; `data` good for `flights * FLIGHT * V::BLOCKS` blocks.
 #[inline(always)]
 pub(super) unsafe fn cbc_decrypt_unit<V: Vector>(keys: &RoundKeys, iv: &Block, data: *mut u8, flights: usize) {
-    // SAFETY: offsets stay below the flights that the caller vouches for; 16 bytes before a flight that is not the
+    // SAFETY: offsets stay below the flights that the caller guarantees; the 16 bytes before a flight that is not the
     // first are the flight before.
     unsafe {
         let size = V::BLOCKS * 16;
@@ -351,7 +352,7 @@ macro_rules! entry_points {
 
         /// # Safety
         ///
-        /// The level's instructions; `data` good for `flights` a tweak.
+        /// The level's instructions; `data` good for `flights` per tweak.
         #[target_feature(enable = $features)]
         pub(super) unsafe fn xts_units<const ENCRYPT: bool>(
             keys: &RoundKeys,
@@ -365,7 +366,7 @@ macro_rules! entry_points {
 
         /// # Safety
         ///
-        /// The level's instructions; `data` good for `flights` an IV.
+        /// The level's instructions; `data` good for `flights` per IV.
         #[target_feature(enable = $features)]
         pub(super) unsafe fn cbc_decrypt_units(keys: &RoundKeys, mut data: *mut u8, flights: usize, ivs: &[Block]) {
             for iv in ivs {

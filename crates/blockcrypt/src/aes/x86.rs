@@ -22,11 +22,11 @@ pub(super) struct RoundKeys {
 
 impl RoundKeys {
     fn new(schedule: &Schedule) -> Box<Self> {
-        // Zeros first: what is made on the stack and moved to the heap leaves a copy on the stack.
+        // Zeros first: building keys on the stack and moving them to the heap would leave a copy on the stack.
         let none = [[0; 16]; MAX_ROUNDS + 1];
         let mut keys = Box::new(RoundKeys { encryption: none, decryption: none, rounds: schedule.rounds });
         keys.encryption.copy_from_slice(&schedule.keys);
-        // SAFETY: whoever makes round keys has found the level AesNi or higher.
+        // SAFETY: round keys are made only where the level is AesNi or higher.
         unsafe { aesni::invert_keys(&schedule.keys[..=schedule.rounds], &mut keys.decryption) };
         keys
     }

@@ -78,7 +78,7 @@ fn xor_batch(double_rounds: DoubleRounds, start: &[u32; 16], counter: u64, batch
     let (low, high) = (transpose(low), transpose(high));
     for (block, (low, high)) in batch.as_chunks_mut::<BLOCK>().0.iter_mut().zip(low.into_iter().zip(high)) {
         let half = block.as_mut_ptr().cast::<__m256i>();
-        // SAFETY: 64 bytes lie behind `block`.
+        // SAFETY: `block` is at least 64 bytes long.
         unsafe {
             _mm256_storeu_si256(half, _mm256_xor_si256(_mm256_loadu_si256(half), low));
             let half = half.add(1);

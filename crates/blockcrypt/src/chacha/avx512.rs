@@ -66,7 +66,7 @@ fn xor_batch(double_rounds: DoubleRounds, start: &[u32; 16], counter: u64, batch
     for (block, stream) in batch.chunks_mut(BLOCK).zip(stream) {
         let at = block.as_mut_ptr().cast();
         if block.len() == BLOCK {
-            // SAFETY: 64 bytes lie behind `block`.
+            // SAFETY: `block` is at least 64 bytes long.
             unsafe { _mm512_storeu_si512(at, _mm512_xor_si512(_mm512_loadu_si512(at), stream)) }
         } else {
             // Not empty, so the shift is below 64.

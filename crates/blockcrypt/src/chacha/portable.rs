@@ -1,5 +1,5 @@
-//! ChaCha in plain Rust: the truth for the other levels. Four blocks at a time in arrays that a compiler may put into
-//! vectors.
+//! ChaCha in plain Rust: the reference for the other levels. Four blocks at a time in arrays that a compiler may put
+//! into vectors.
 
 use super::{BLOCK, CONSTANTS, DoubleRounds, Key};
 

@@ -75,7 +75,7 @@ pub(super) fn hchacha(double_rounds: DoubleRounds, key: &Key, nonces: &[[u8; 16]
 
 #[target_feature(enable = "ssse3")]
 fn hchacha_ssse3(double_rounds: DoubleRounds, key: &Key, nonces: &[[u8; 16]; LANES]) -> [Key; LANES] {
-    // SAFETY: 16 bytes lie behind each nonce.
+    // SAFETY: each nonce points to at least 16 readable bytes.
     let nonces = core::array::from_fn(|i| unsafe { _mm_loadu_si128(nonces[i].as_ptr().cast()) });
     let nonces = transpose(&nonces);
     let mut x: [__m128i; 16] = core::array::from_fn(|i| match i {
@@ -89,7 +89,7 @@ fn hchacha_ssse3(double_rounds: DoubleRounds, key: &Key, nonces: &[[u8; 16]; LAN
     let mut keys = [[0; 8]; LANES];
     for (i, key) in keys.iter_mut().enumerate() {
         let at = key.as_mut_ptr().cast::<__m128i>();
-        // SAFETY: 32 bytes lie behind `key`.
+        // SAFETY: `key` is at least 32 bytes long.
         unsafe {
             _mm_storeu_si128(at, first[i]);
             _mm_storeu_si128(at.add(1), second[i]);
@@ -114,7 +114,7 @@ fn xor_batch(double_rounds: DoubleRounds, start: &[u32; 16], counter: u64, batch
     for (i, block) in batch.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
         for (quarter, row) in block.as_chunks_mut::<16>().0.iter_mut().zip(&rows) {
             let at = quarter.as_mut_ptr().cast::<__m128i>();
-            // SAFETY: 16 bytes lie behind `quarter`.
+            // SAFETY: `quarter` is at least 16 bytes long.
             unsafe { _mm_storeu_si128(at, _mm_xor_si128(_mm_loadu_si128(at), row[i])) }
         }
     }

@@ -1,4 +1,4 @@
-//! NH at level AVX2: two units a step.
+//! NH at level AVX2: two units per step.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ fn hash_avx2(key: &[u32; WORDS], message: &[u8]) -> [u64; 4] {
     let mut sums = [_mm256_setzero_si256(); 4];
     let (pairs, rest) = message.as_chunks::<{ 2 * UNIT }>();
     for (i, pair) in pairs.iter().enumerate() {
-        // SAFETY: 32 bytes lie behind `pair`.
+        // SAFETY: `pair` is at least 32 bytes long.
         let m = unsafe { _mm256_loadu_si256(pair.as_ptr().cast()) };
         let m = _mm256_shuffle_epi32::<0b11_01_10_00>(m);
         for (pass, sum) in sums.iter_mut().enumerate() {
@@ -34,12 +34,12 @@ fn hash_avx2(key: &[u32; WORDS], message: &[u8]) -> [u64; 4] {
     for (i, unit) in rest.chunks(UNIT).enumerate() {
         let mut padded = [0u8; UNIT];
         padded[..unit.len()].copy_from_slice(unit);
-        // SAFETY: 16 bytes lie behind `padded`.
+        // SAFETY: `padded` is at least 16 bytes long.
         let m = unsafe { _mm_loadu_si128(padded.as_ptr().cast()) };
         let m = _mm_shuffle_epi32::<0b11_01_10_00>(m);
         for (pass, sum) in low.iter_mut().enumerate() {
             let k = &key[8 * pairs.len() + 4 * (i + pass)..][..4];
-            // SAFETY: 16 bytes lie behind `k`.
+            // SAFETY: `k` is at least 16 bytes long.
             let k = unsafe { _mm_loadu_si128(k.as_ptr().cast()) };
             let s = _mm_add_epi32(m, k);
             *sum = _mm_add_epi64(*sum, _mm_mul_epu32(s, _mm_srli_epi64::<32>(s)));

@@ -1,4 +1,4 @@
-//! NH at level AVX-512: four units a step, the last ones under a mask.
+//! NH at level AVX-512: four units per step, the last ones under a mask.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ fn hash_avx512(key: &[u32; WORDS], message: &[u8]) -> [u64; 4] {
     let mut sums = [_mm512_setzero_si512(); 4];
     let (fours, rest) = message.as_chunks::<{ 4 * UNIT }>();
     for (i, four) in fours.iter().enumerate() {
-        // SAFETY: 64 bytes lie behind `four`.
+        // SAFETY: `four` is at least 64 bytes long.
         let m = unsafe { _mm512_loadu_si512(four.as_ptr().cast()) };
         let m = _mm512_shuffle_epi32::<0b11_01_10_00>(m);
         for (pass, sum) in sums.iter_mut().enumerate() {
@@ -29,7 +29,7 @@ fn hash_avx512(key: &[u32; WORDS], message: &[u8]) -> [u64; 4] {
         }
     }
     if !rest.is_empty() {
-        // Zeroes pad the last unit; beyond it the key is masked out too, so that the products there are nought.
+        // Zeros pad the last unit; beyond it the key is masked out too, so that the products there are zero.
         let bytes: __mmask64 = u64::MAX >> (64 - rest.len());
         let words: __mmask16 = u16::MAX >> (16 - 4 * rest.len().div_ceil(UNIT));
         // SAFETY: the mask covers the bytes of `rest` only.

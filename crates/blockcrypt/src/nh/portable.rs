@@ -1,4 +1,4 @@
-//! NH in plain Rust: the truth for the other levels.
+//! NH in plain Rust: the reference for the other levels.
 
 use super::{UNIT, WORDS};
 

@@ -1,4 +1,4 @@
-//! SHA-256 of 8 messages at once, a 32-bit lane of a 256-bit register each.
+//! SHA-256 of 8 messages at once, each in a 32-bit lane of a 256-bit register.
 
 #![allow(unsafe_code)]
 
@@ -94,7 +94,7 @@ pub(super) fn store_state8(s: [__m256i; 8], state: &mut [[u32; 8]; 8]) {
     }
 }
 
-/// From half a block a row (the first halves, then the second ones) to a big-endian word a row.
+/// From half a block per row (the first halves, then the second ones) to one big-endian word per row.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn transpose8(mut rows: [__m256i; 16]) -> [__m256i; 16] {

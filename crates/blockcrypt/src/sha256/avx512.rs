@@ -1,4 +1,4 @@
-//! SHA-256 of 16 messages at once, a 32-bit lane of a 512-bit register each, and of 8 in 256-bit registers.
+//! SHA-256 of 16 messages at once, each in a 32-bit lane of a 512-bit register, and of 8 in 256-bit registers.
 
 #![allow(unsafe_code)]
 
@@ -9,10 +9,10 @@ use super::{BLOCK, K};
 use crate::Platform;
 use crate::sha2_avx512::{nothing, sha2_round, sha2_rounds, sha2_rounds_256, sha2_rounds_512};
 
-/// [`transpose16`] of the next blocks, in parts that run between the first rounds of the present ones: so loads and
-/// shuffles take the time that the rounds leave. In memory, as the rounds take all registers but eight; in place,
-/// four rows and then four columns at a time. Blocks of 4 KiB put all 16 rows into one set of an 8-way cache, where
-/// nothing that is fetched ahead stays: each line is read once and whole.
+/// [`transpose16`] of the next blocks, in parts that run between the first rounds of the current ones, so that loads
+/// and shuffles fill slots that the rounds leave free. It works in memory, because the rounds use all registers but
+/// eight, and in place, four rows and then four columns at a time. With blocks of 4 KiB all 16 rows map to one set of
+/// an 8-way cache, where prefetched lines do not survive, so each line is read once and whole.
 macro_rules! turn16 {
     // Pairs of words, then of double words, within 128 bits.
     (@rows $a:literal $b:literal $c:literal $d:literal) => {
@@ -115,8 +115,8 @@ macro_rules! turn16 {
     };
 }
 
-/// Advances `state` (`state[word][lane]`) over the whole blocks of `inputs`, which are equally long.
-/// Then goes on with `tail`, which is the same for all.
+/// Advances `state` (`state[word][lane]`) over the whole blocks of `inputs`, which are equally long. Then continues
+/// with `tail`, which is the same for all.
 pub(crate) fn compress16(state: &mut [[u32; 16]; 8], inputs: &[&[u8]; 16], tail: &[u8]) {
     assert!(Platform::detect() >= Platform::Avx512);
     // SAFETY: the CPU has the instructions of the level.
@@ -148,15 +148,15 @@ fn compress16_avx512(state: &mut [[u32; 16]; 8], inputs: &[&[u8]; 16], tail: &[u
     let mut words = Words { w: load16(&first), swap: [byte_swap(); 1] };
     for at in (0..len + tail.len()).step_by(BLOCK) {
         let start = s;
-        // Which blocks come next. Behind the end the last ones are turned again, for nothing.
+        // Which blocks come next. Past the end the last ones are transposed again; the result is unused.
         let (rows, next) = match at + BLOCK {
             next if next < len => (&own, next),
             next if next < len + tail.len() => (&common, next - len),
             _ if tail.is_empty() => (&own, len - BLOCK),
             _ => (&common, tail.len() - BLOCK),
         };
-        // SAFETY: reads the 64 constants behind `K`, 64 bytes at `next`, which is a block's offset in each input
-        // or in the tail, and `words`; writes the 16 words of `words` and its operands; and the CPU has AVX-512 F and BW.
+        // SAFETY: reads the 64 constants of `K`, 64 bytes at `next`, which is a block's offset in each input or in the
+        // tail, and `words`; writes the 16 words of `words` and its operands; and the CPU has AVX-512 F and BW.
         unsafe {
             sha2_rounds_512!(("d" "4" "{{1to16}}" ["6" "11" "25"] ["2" "13" "22"] ["17" "19" "10"] ["7" "18" "3"]),
                 s, &raw mut words, K.as_ptr(), "3", turn16
@@ -188,7 +188,7 @@ fn compress8_avx512(state: &mut [[u32; 8]; 8], inputs: &[&[u8]; 8]) {
         }
         w = transpose8(w);
         let start = s;
-        // SAFETY: reads the 64 constants behind `K`, changes nothing but its operands, and the CPU has AVX-512 VL.
+        // SAFETY: reads the 64 constants of `K`, changes nothing but its operands, and the CPU has AVX-512 VL.
         unsafe {
             sha2_rounds_256!(("d" "4" "{{1to8}}" ["6" "11" "25"] ["2" "13" "22"] ["17" "19" "10"] ["7" "18" "3"]),
                 s, w.as_ptr(), K.as_ptr(), "3", nothing);
@@ -200,7 +200,7 @@ fn compress8_avx512(state: &mut [[u32; 8]; 8], inputs: &[&[u8]; 8]) {
     store_state8(s, state);
 }
 
-/// The message words of 16 blocks, and behind them what the assembly turns the next ones with.
+/// The message words of 16 blocks, then what the assembly needs to transpose the next ones.
 #[repr(C, align(64))]
 struct Words {
     w: [__m512i; 16],
@@ -226,7 +226,7 @@ fn byte_swap() -> __m512i {
     _mm512_broadcast_i32x4(_mm_set_epi64x(0x0c0d0e0f_08090a0b, 0x04050607_00010203))
 }
 
-/// From a block a row to a big-endian word a row.
+/// From one block per row to one big-endian word per row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn transpose16(mut rows: [__m512i; 16]) -> [__m512i; 16] {

@@ -1,4 +1,4 @@
-//! SHA-256 as FIPS 180-4 writes it: the truth for the other files here.
+//! SHA-256 as written in FIPS 180-4: the reference for the other files here.
 
 use super::{BLOCK, K};
 

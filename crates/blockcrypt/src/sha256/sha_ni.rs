@@ -1,5 +1,5 @@
-//! SHA-256 of a few messages at once with SHA-NI: one stream leaves the unit idle while each pair of rounds waits for
-//! the pair before.
+//! SHA-256 of a few messages at once with SHA-NI: a single stream leaves the unit idle while each pair of rounds waits
+//! for the previous pair.
 
 #![allow(unsafe_code)]
 
@@ -37,7 +37,7 @@ fn compress_sha_ni<const N: usize>(state: &mut [[u32; N]; 8], inputs: &[&[u8]; N
         }
         let start = s;
         let mut w = [[_mm_setzero_si128(); 4]; N];
-        // Four rounds of each message a turn; `w[n][$i % 4]` holds its message words. A macro, because a loop over
+        // Four rounds of each message per turn; `w[n][$i % 4]` holds its message words. A macro, because a loop over
         // turns is not always unrolled, and then the words go through memory.
         macro_rules! turns {
             ($($i:literal)*) => {$(
@@ -84,7 +84,7 @@ fn load_constants(i: usize) -> __m128i {
     unsafe { _mm_loadu_si128(four.as_ptr().cast()) }
 }
 
-/// The instructions want the state as ABEF and CDGH, from the most significant word down.
+/// The instructions expect the state as ABEF and CDGH, from the most significant word down.
 #[inline]
 #[target_feature(enable = "sse2")]
 fn load_state(state: &[u32; 8]) -> [__m128i; 2] {

@@ -1,4 +1,4 @@
-//! SHA-512 of 4 messages at once, a 64-bit lane of a 256-bit register each.
+//! SHA-512 of 4 messages at once, each in a 64-bit lane of a 256-bit register.
 
 #![allow(unsafe_code)]
 
@@ -96,7 +96,7 @@ pub(super) fn store_state4(s: [__m256i; 8], state: &mut [[u64; 4]; 8]) {
     }
 }
 
-/// From a quarter of a block a row (all first quarters, then all second ones, ...) to a big-endian word a row.
+/// From a quarter of a block per row (all first quarters, then all second ones, ...) to one big-endian word per row.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn transpose4(mut rows: [__m256i; 16]) -> [__m256i; 16] {

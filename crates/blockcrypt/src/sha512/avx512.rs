@@ -1,4 +1,4 @@
-//! SHA-512 of 8 messages at once, a 64-bit lane of a 512-bit register each, and of 4 in 256-bit registers.
+//! SHA-512 of 8 messages at once, each in a 64-bit lane of a 512-bit register, and of 4 in 256-bit registers.
 
 #![allow(unsafe_code)]
 
@@ -43,7 +43,7 @@ fn compress8_avx512(state: &mut [[u64; 8]; 8], inputs: &[&[u8]; 8]) {
         }
         w = transpose8(w);
         let start = s;
-        // SAFETY: reads the 80 constants behind `K`, changes nothing but its operands, and the CPU has AVX-512 F.
+        // SAFETY: reads the 80 constants of `K`, changes nothing but its operands, and the CPU has AVX-512 F.
         unsafe {
             sha2_rounds_512!(("q" "8" "{{1to8}}" ["14" "18" "41"] ["28" "34" "39"] ["19" "61" "6"] ["1" "8" "7"]),
                 s, w.as_ptr(), K.as_ptr(), "4", nothing);
@@ -76,7 +76,7 @@ fn compress4_avx512(state: &mut [[u64; 4]; 8], inputs: &[&[u8]; 4]) {
         }
         w = transpose4(w);
         let start = s;
-        // SAFETY: reads the 80 constants behind `K`, changes nothing but its operands, and the CPU has AVX-512 VL.
+        // SAFETY: reads the 80 constants of `K`, changes nothing but its operands, and the CPU has AVX-512 VL.
         unsafe {
             sha2_rounds_256!(("q" "8" "{{1to4}}" ["14" "18" "41"] ["28" "34" "39"] ["19" "61" "6"] ["1" "8" "7"]),
                 s, w.as_ptr(), K.as_ptr(), "4", nothing);
@@ -88,7 +88,7 @@ fn compress4_avx512(state: &mut [[u64; 4]; 8], inputs: &[&[u8]; 4]) {
     store_state4(s, state);
 }
 
-/// From half a block a row (the first halves, then the second ones) to a big-endian word a row.
+/// From half a block per row (the first halves, then the second ones) to one big-endian word per row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn transpose8(mut rows: [__m512i; 16]) -> [__m512i; 16] {

@@ -1,5 +1,5 @@
-//! SM4 at level AES-NI: four blocks a vector, four vectors at a time. AES's last round holds AES's S-box, which is
-//! SM4's between two affine maps; those are two shuffles each, one for each half of a byte.
+//! SM4 at level AES-NI: four blocks per vector, four vectors at a time. AES's last round contains AES's S-box, which is
+//! SM4's between two affine maps; each map is two shuffles, one per half of a byte.
 
 #![allow(unsafe_code)]
 
@@ -54,7 +54,7 @@ fn batch_of<const GROUPS: usize, const BLOCKS: usize>(keys: &[u32; ROUNDS], bloc
     let big_endian = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
     let mut x: [Group; GROUPS] = core::array::from_fn(|group| {
         transpose(core::array::from_fn(|i| {
-            // SAFETY: 16 bytes lie behind the block.
+            // SAFETY: a block is 16 bytes.
             let block = unsafe { _mm_loadu_si128(blocks[4 * group + i].as_ptr().cast()) };
             _mm_shuffle_epi8(block, big_endian)
         }))
@@ -72,7 +72,7 @@ fn batch_of<const GROUPS: usize, const BLOCKS: usize>(keys: &[u32; ROUNDS], bloc
     for (group, [a, b, c, d]) in x.into_iter().enumerate() {
         for (i, block) in transpose([d, c, b, a]).into_iter().enumerate() {
             let block = _mm_shuffle_epi8(block, big_endian);
-            // SAFETY: 16 bytes lie behind the block.
+            // SAFETY: a block is 16 bytes.
             unsafe { _mm_storeu_si128(blocks[4 * group + i].as_mut_ptr().cast(), block) }
         }
     }
@@ -106,10 +106,10 @@ fn affine(x: __m128i, low: u128, high: u128) -> __m128i {
 #[inline]
 #[target_feature(enable = "aes,ssse3")]
 fn sub_bytes(x: __m128i) -> __m128i {
-    // The maps to AES's S-box and from it: as `portable::sbox` has them, checked by the same test on all bytes.
+    // The maps to AES's S-box and from it: the same as in `portable::sbox`, checked by the same test on all bytes.
     let x = affine(x, 0x9814_a824_1d91_2da1_078b_37bb_820e_b23e, 0x3fe3_11cd_fa26_d408_37eb_19c5_f22e_dc00);
     let x = _mm_aesenclast_si128(x, _mm_setzero_si128());
-    // The last round has shifted rows too.
+    // The last round also shifted the rows.
     let x = _mm_shuffle_epi8(x, _mm_set_epi8(3, 6, 9, 12, 15, 2, 5, 8, 11, 14, 1, 4, 7, 10, 13, 0));
     affine(x, 0x47ff_8d35_79c1_b30b_2098_ea52_1ea6_d46c, 0xed0d_bd5d_7090_20c0_2dcd_7d9d_b050_e000)
 }

@@ -1,5 +1,5 @@
-//! SM4 at level AVX-512 with GFNI: sixteen blocks a vector, two vectors at a time. GFNI inverts in AES's field between
-//! two affine maps, which is all of SM4's S-box once the maps go through the isomorphism of the two fields.
+//! SM4 at level AVX-512 with GFNI: sixteen blocks per vector, two vectors at a time. GFNI inverts in AES's field
+//! between two affine maps, which is all of SM4's S-box once the maps go through the isomorphism of the two fields.
 
 #![allow(unsafe_code)]
 
@@ -57,7 +57,7 @@ fn batch_of<const GROUPS: usize, const BLOCKS: usize>(keys: &[u32; ROUNDS], bloc
     let mut x: [Group; GROUPS] = core::array::from_fn(|group| {
         transpose(core::array::from_fn(|i| {
             let four = &blocks[16 * group + 4 * i..][..4];
-            // SAFETY: 64 bytes lie behind the four blocks.
+            // SAFETY: the four blocks are 64 bytes.
             _mm512_shuffle_epi8(unsafe { _mm512_loadu_si512(four.as_ptr().cast()) }, big_endian)
         }))
     });
@@ -75,7 +75,7 @@ fn batch_of<const GROUPS: usize, const BLOCKS: usize>(keys: &[u32; ROUNDS], bloc
     for (group, [a, b, c, d]) in x.into_iter().enumerate() {
         for (i, four) in transpose([d, c, b, a]).into_iter().enumerate() {
             let at = &mut blocks[16 * group + 4 * i..][..4];
-            // SAFETY: 64 bytes lie behind the four blocks.
+            // SAFETY: the four blocks are 64 bytes.
             unsafe { _mm512_storeu_si512(at.as_mut_ptr().cast(), _mm512_shuffle_epi8(four, big_endian)) }
         }
     }

@@ -75,7 +75,7 @@ fn round(a: &mut [u32; BATCH], b: &[u32; BATCH], c: &[u32; BATCH], d: &[u32; BAT
     }
 }
 
-/// The S-box on every byte. Where a byte lies does not matter, as long as it comes back there.
+/// The S-box on every byte. The position of a byte does not matter, as long as it ends up in the same place.
 #[inline(always)]
 fn sub_words(t: &mut [u32; BATCH]) {
     let word = |i: usize| u64::from(t[2 * i]) | u64::from(t[2 * i + 1]) << 32;
@@ -125,8 +125,8 @@ fn transpose(q: &mut [Word; 8]) {
 
 /// The S-box on planes, the least significant bit first.
 ///
-/// SM4's S-box is an inversion in GF(2^8) between two affine maps, so it is AES's between two others: before and behind
-/// the inversion stand its linear layers and those maps in one, with the common sums found by Paar's greedy method.
+/// SM4's S-box is an inversion in GF(2^8) between two affine maps, so it is AES's between two others: its linear layers
+/// before and after the inversion are merged with those maps, with the common sums found by Paar's greedy method.
 #[rustfmt::skip]
 #[inline(always)]
 #[allow(clippy::many_single_char_names, clippy::too_many_lines)]

@@ -49,13 +49,13 @@ fn crypt<'a, const ENCRYPT: bool>(keys: &[u64; ROUNDS], blocks: &'a mut [Block])
     rest
 }
 
-/// `N` pairs; which block goes to which lane is no matter, as long as it comes back.
+/// `N` pairs; it does not matter which lane a block is in, as long as it is stored to its own place.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn pairs<const ENCRYPT: bool, const N: usize>(keys: &[u64; ROUNDS], blocks: &mut [[Block; LANES]]) {
     let mut pairs: [Pair; N] = core::array::from_fn(|i| {
         let at = blocks[i].as_ptr().cast::<__m512i>();
-        // SAFETY: two vectors' bytes lie behind the blocks.
+        // SAFETY: the blocks are as long as two vectors.
         let (a, b) = unsafe { (_mm512_loadu_si512(at), _mm512_loadu_si512(at.add(1))) };
         (_mm512_unpackhi_epi64(a, b), _mm512_unpacklo_epi64(a, b))
     });
@@ -78,7 +78,7 @@ fn pairs<const ENCRYPT: bool, const N: usize>(keys: &[u64; ROUNDS], blocks: &mut
     }
     for ((x, y), blocks) in pairs.into_iter().zip(blocks) {
         let at = blocks.as_mut_ptr().cast::<__m512i>();
-        // SAFETY: two vectors' bytes lie behind the blocks.
+        // SAFETY: the blocks are as long as two vectors.
         unsafe {
             _mm512_storeu_si512(at, _mm512_unpacklo_epi64(y, x));
             _mm512_storeu_si512(at.add(1), _mm512_unpackhi_epi64(y, x));

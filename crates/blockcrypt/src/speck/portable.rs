@@ -1,9 +1,9 @@
-//! Speck128 in plain Rust: the truth for the other levels. Additions, rotations and XORs only.
+//! Speck128 in plain Rust: the reference for the other levels. Additions, rotations and XORs only.
 
 use super::ROUNDS;
 use crate::modes::Block;
 
-/// Blocks side by side, so that one's round need not wait for another's.
+/// Blocks processed side by side, so that their rounds overlap.
 const LANES: usize = 4;
 
 #[inline(always)]

@@ -231,7 +231,7 @@ fn lists_that_are_none_say_what_they_are() {
         assert!(stderr(&output).contains(wanted), "{wanted}: {}", stderr(&output));
     };
     let compact = postread(at, &["digest", "--compact", "f"]).stdout;
-    told(&compact, "list: no line of a digest list; line 1: a digest alone: without --compact");
+    told(&compact, "list: no line of a digest list; line 1: only a digest (expected ALG:HEX PATH");
     told(&[&compact[..64], b"  f\n"].concat(), "as sha256sum prints it");
     let long = fs::read_to_string(at.join("list")).unwrap();
     let long = format!("sha256:{} f\n", long[..64].repeat(2));

@@ -60,11 +60,11 @@ fn ieee_1619_vector_4() {
 fn keys_and_runs_that_do_not_fit_are_refused() {
     let spec: CipherSpec = "serpent-xts-plain64".parse().unwrap();
     let error = Mapping::new(&spec, &[1; 33]).unwrap_err();
-    assert_eq!(error.to_string(), "the key has 33 bytes, and serpent-xts-plain64 takes 32, 48 or 64");
+    assert_eq!(error.to_string(), "the key has 33 bytes, but serpent-xts-plain64 takes 32, 48 or 64");
     assert_eq!(Mapping::new(&spec, &[1; 64]).unwrap_err(), KeyError::EqualHalves);
     let spec: CipherSpec = "aes:4-cbc-plain".parse().unwrap();
     let error = Mapping::new(&spec, &[1; 66]).unwrap_err();
-    assert_eq!(error.to_string(), "the key has 66 bytes, and aes:4-cbc-plain takes 4 keys of equal length");
+    assert_eq!(error.to_string(), "the key has 66 bytes, but aes:4-cbc-plain takes 4 keys of equal length");
     let spec: CipherSpec = "aes-cbc-essiv:sha1".parse().unwrap();
     assert!(Mapping::new(&spec, &[1; 16]).unwrap_err().to_string().contains("a sha1 digest"));
 

@@ -6,7 +6,7 @@ use super::vbmeta::MAX_VBMETA_SIZE;
 /// Its size on disk, in bytes.
 pub const FOOTER_SIZE: usize = 64;
 
-/// Why bytes are not a footer that can be used.
+/// Why bytes are not a usable footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FooterError {
@@ -21,7 +21,7 @@ pub enum FooterError {
         /// The minor version found.
         minor: u32,
     },
-    /// A vbmeta image that does not lie between the original image and the footer.
+    /// A vbmeta image that is not between the original image and the footer.
     #[error("AVB footer: {size} bytes of vbmeta at byte {offset} are not inside the partition of {partition} bytes")]
     Range {
         /// Where the vbmeta image begins, in bytes.

@@ -1,4 +1,4 @@
-//! The hashtree descriptor: a dm-verity tree, and perhaps FEC, behind an image in the same partition.
+//! The hashtree descriptor: a dm-verity tree, and perhaps FEC, after an image in the same partition.
 
 use std::str::FromStr;
 
@@ -16,7 +16,7 @@ const FIXED: usize = 180;
 #[non_exhaustive]
 pub enum HashtreeError {
     /// It is shorter than its fields.
-    #[error("the hashtree descriptor has {len} bytes, and its fields need {wanted}")]
+    #[error("the hashtree descriptor has {len} bytes, but its fields need {wanted}")]
     TooShort {
         /// Its length, in bytes.
         len: usize,
@@ -26,7 +26,7 @@ pub enum HashtreeError {
     /// A dm-verity version other than 0 and 1, or parameters outside their limits.
     #[error("hashtree descriptor: {0}")]
     Params(#[from] ParamsError),
-    /// A name that is no hash algorithm known here.
+    /// An unsupported hash algorithm.
     #[error("hashtree descriptor: hash algorithm \"{}\" is not supported", .name.escape_default())]
     Algorithm {
         /// The name found.
@@ -35,7 +35,7 @@ pub enum HashtreeError {
     /// A partition name that is not UTF-8.
     #[error("hashtree descriptor: the partition's name is not UTF-8")]
     Name,
-    /// A root digest that is not the algorithm's size.
+    /// A root digest whose size is not the algorithm's.
     #[error("hashtree descriptor: expected a root digest of {wanted} bytes for {alg}, found {found}")]
     RootDigest {
         /// The algorithm.
@@ -45,7 +45,7 @@ pub enum HashtreeError {
         /// The size found, in bytes.
         found: usize,
     },
-    /// A size that is not whole blocks, or that no tree has.
+    /// An image size that is not whole blocks.
     #[error("hashtree descriptor: an image of {image_size} bytes is not whole blocks of {block_size}")]
     ImageSize {
         /// The image's size, in bytes.
@@ -68,7 +68,7 @@ pub enum HashtreeError {
     },
 }
 
-/// Where FEC data lies.
+/// Where FEC data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FecArea {
@@ -135,7 +135,7 @@ impl HashtreeDescriptor {
         let (offset, size) = (be64(bytes, 28), be64(bytes, 36));
         let end = offset.checked_add(size).filter(|_| {
             let aligned = offset.is_multiple_of(params.hash_block_size() as u64);
-            // A tree of no levels may still have a block of its own.
+            // A tree without levels may still have a block of its own.
             aligned && offset >= image_size && size >= geometry.hash_area_size()
         });
         let Some(tree_end) = end else { return Err(HashtreeError::Area { what: "a tree", offset, size }) };

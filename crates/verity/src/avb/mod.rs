@@ -5,7 +5,7 @@
 //! `avb_hashtree_descriptor.h`.
 //!
 //! [`Vbmeta::parse`] checks structure, and that the digest stored in the image is that of the image. It does not check
-//! the signature: what it returns is no more than self-consistent.
+//! the signature: what it returns is only self-consistent.
 
 mod bytes;
 mod footer;

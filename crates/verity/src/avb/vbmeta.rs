@@ -11,7 +11,7 @@ pub const HEADER_SIZE: usize = 256;
 /// The largest vbmeta image that is read, in bytes: what AVB reserves for one.
 pub const MAX_VBMETA_SIZE: usize = 64 << 10;
 
-/// Why bytes are not a vbmeta image that can be used.
+/// Why bytes are not a usable vbmeta image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VbmetaError {
@@ -32,7 +32,7 @@ pub enum VbmetaError {
         /// The number found.
         number: u32,
     },
-    /// A block or a field that does not lie inside what contains it.
+    /// A block or a field that extends past its container.
     #[error("vbmeta image: {what} of {size} bytes at byte {offset} is out of bounds")]
     Range {
         /// Which one.
@@ -60,9 +60,9 @@ pub enum VbmetaError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// It is not.
+    /// Not signed.
     None,
-    /// With RSA, by a key of so many bits over a digest.
+    /// With RSA.
     Rsa {
         /// The digest.
         hash: HashAlg,

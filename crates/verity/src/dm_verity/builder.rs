@@ -1,4 +1,4 @@
-//! Builds hash trees: streaming, with memory for one batch of blocks a level.
+//! Builds hash trees: streaming, with memory for one batch of blocks per level.
 //!
 //! Almost all the time goes into the digests of data blocks. [`DataHasher`] computes those alone, so several threads can
 //! each hash a range of the device; [`TreeBuilder::push_digests`] then takes the digests in order.
@@ -12,7 +12,7 @@ use crate::dm_verity::params::Params;
 /// block).
 const BATCH: usize = 64 << 10;
 
-/// The data pushed is not the data announced.
+/// The amount of data pushed is not the amount announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {wanted} data blocks, found {found}{}", if *.partial { " and part of another" } else { "" })]
 pub struct BuildSizeError {
@@ -60,7 +60,7 @@ impl DataHasher {
     }
 }
 
-/// Hash blocks of one level on their way.
+/// Hash blocks of one level in progress.
 #[derive(Debug)]
 struct Level {
     /// Digests at their places in hash blocks: whole blocks, then the beginning of another.
@@ -201,7 +201,7 @@ impl TreeBuilder {
         self.add(0, digests, write).map_err(BuildError::Write)
     }
 
-    /// Gives packed digests to `level`; the digest above the highest level is the root hash.
+    /// Adds packed digests to `level`; the digest above the highest level is the root hash.
     fn add<E>(
         &mut self,
         level: usize,
@@ -217,7 +217,7 @@ impl TreeBuilder {
         for digest in digests.chunks_exact(self.data.digest_size) {
             let pending = &mut self.levels[level].pending;
             pending.extend_from_slice(digest);
-            // The gap after a digest, and after the last one of a block.
+            // The padding after each digest, and after the last one of a block.
             let used = pending.len() % self.hash_block_size;
             let in_block = used.div_ceil(self.digest_stride);
             let end = if in_block >= per_block { self.hash_block_size } else { in_block * self.digest_stride };

@@ -1,4 +1,4 @@
-//! Where the blocks of a hash tree lie in the hash area.
+//! Where the blocks of a hash tree are in the hash area.
 //!
 //! Level 0 holds the digests of data blocks, each higher level those of the level below. The highest level, of one block,
 //! comes first in the area, level 0 last. One data block needs no level: its digest is the root hash.
@@ -17,7 +17,7 @@ pub enum GeometryError {
     /// A device of no blocks.
     #[error("a device of 0 data blocks cannot have a hash tree")]
     NoData,
-    /// Data or tree past what a signed 64-bit offset can name.
+    /// Data or tree past the largest signed 64-bit offset.
     #[error("{data_blocks} data blocks of {data_block_size} bytes: the device or its hash tree exceeds 2^63 bytes")]
     TooLarge {
         /// The number of data blocks.

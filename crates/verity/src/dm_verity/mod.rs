@@ -5,7 +5,7 @@
 //! blocks against it. What is written is byte for byte what `veritysetup format` writes.
 //!
 //! The superblock is not authenticated, and the root hash does not commit to the number of data blocks: a caller that
-//! trusts a root hash must also know the [`Params`] and the size, or must say that it took them from the superblock.
+//! trusts a root hash must also know the [`Params`] and the size, or must report that it took them from the superblock.
 //!
 //! ```
 //! use postread_verity::dm_verity::{Params, TreeBuilder, Verifier};

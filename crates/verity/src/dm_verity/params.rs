@@ -50,7 +50,7 @@ pub enum HashType {
 }
 
 impl HashType {
-    /// The number, as superblocks and kernel tables have it.
+    /// The number used in superblocks and kernel tables.
     pub const fn number(self) -> u32 {
         match self {
             HashType::ChromeOs => 0,
@@ -179,7 +179,7 @@ impl Params {
         1 << self.log_arity()
     }
 
-    /// A hasher that adds the salt on the side where the format has it.
+    /// A hasher that adds the salt before or after the block, as the format requires.
     pub fn block_hasher(&self) -> BlockHasher {
         let hasher = BlockHasher::new(self.alg);
         match self.hash_type {
@@ -191,7 +191,8 @@ impl Params {
 }
 
 impl Default for Params {
-    /// Type 1, SHA-256, blocks of 4096 bytes, no salt: the defaults of `veritysetup`, which makes a random salt.
+    /// Type 1, SHA-256, blocks of 4096 bytes, no salt: the defaults of `veritysetup`, except that it makes a random
+    /// salt.
     fn default() -> Self {
         Self {
             hash_type: HashType::Normal,

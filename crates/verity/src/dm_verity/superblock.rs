@@ -15,7 +15,7 @@ pub const SUPERBLOCK_SIZE: usize = 512;
 /// The magic number at its start.
 pub const MAGIC: [u8; 8] = *b"verity\0\0";
 
-/// Why bytes are not a superblock that can be used.
+/// Why bytes are not a usable superblock.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuperblockError {
@@ -34,7 +34,7 @@ pub enum SuperblockError {
         /// The version found.
         version: u32,
     },
-    /// A name that is no hash algorithm known here.
+    /// An unsupported hash algorithm.
     #[error("dm-verity superblock: hash algorithm \"{}\" is not supported (sha1, sha256, sha512 and blake2b-256 are)", .name.escape_default())]
     Algorithm {
         /// The name found.
@@ -57,10 +57,10 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Parses a superblock. Padding is not looked at.
+    /// Parses a superblock. Padding is ignored.
     ///
     /// # Errors
-    /// Where it is not one, or not one that can be used.
+    /// If it is not a superblock, or not a usable one.
     pub fn parse(bytes: &[u8]) -> Result<Self, SuperblockError> {
         let Some(bytes) = bytes.first_chunk::<SUPERBLOCK_SIZE>() else {
             return Err(SuperblockError::TooShort { len: bytes.len() });

@@ -108,8 +108,8 @@ impl Verifier {
         self.wanted(0, index, index, leaf)
     }
 
-    /// True where the digest expected is that of a block of zeros: with `ignore_zero_blocks` such a block is not read,
-    /// and is zeros.
+    /// True if the expected digest is that of a block of zeros: with `ignore_zero_blocks` such a block is not read, and
+    /// counts as zeros.
     pub fn is_zero_block(&self, wanted: &Digest) -> bool {
         *wanted == self.zero_block
     }
@@ -173,8 +173,8 @@ impl Verifier {
         }
     }
 
-    /// The first byte of a hash block of `level` that no digest covers and that is not zero. `veritysetup verify` refuses
-    /// such a tree; the kernel does not look.
+    /// The first byte of a hash block of `level` that no digest covers and that is not zero. `veritysetup verify`
+    /// refuses such a tree; the kernel ignores it.
     ///
     /// # Panics
     /// If `block` is not a whole hash block.

@@ -24,10 +24,10 @@ fn syndromes(bytes: impl Iterator<Item = (usize, u8)> + Clone, roots: usize) -> 
 /// unknown positions and `f` erasures as long as `2 e + f` is at most the number of parity bytes.
 ///
 /// The corrections are (position, value to XOR); a wrong result is possible when there are more errors than that, so
-/// whoever has a digest must check it.
+/// check the digest if there is one.
 ///
 /// # Errors
-/// Where no such codeword is near enough.
+/// If no valid codeword is close enough.
 pub fn correct_codeword(remainder: &[u8], erasures: &[usize]) -> Result<Vec<(usize, u8)>, CodewordError> {
     let roots = remainder.len();
     if erasures.len() > roots || erasures.iter().any(|&at| at >= CODEWORD) {

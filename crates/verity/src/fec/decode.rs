@@ -1,4 +1,4 @@
-//! Repairs a range of columns: erasures of whole rows for all columns at once, other errors a codeword at a time.
+//! Repairs a range of columns: erasures of whole rows for all columns at once, other errors one codeword at a time.
 
 use super::codeword::correct_codeword;
 use super::encode::Encoder;
@@ -28,8 +28,8 @@ impl Decoder {
         self.remainder.clear();
     }
 
-    /// Appends the next row of the message as it was read; columns past its end have zeros. Of a row that could not be
-    /// read any bytes will do, as long as it is named as an erasure.
+    /// Appends the next row of the message as it was read; columns past its end have zeros. A row that could not be
+    /// read may be filled with anything, as long as it is passed as an erasure.
     ///
     /// # Panics
     /// If the row is wider than the decoder.
@@ -90,8 +90,8 @@ impl Decoder {
         correct_codeword(&self.column(column), erasures)
     }
 
-    /// Takes all that is wrong for errors in the rows `erasures`: what to add to each. `None` where there are more of
-    /// them than roots, or one is no row of the message.
+    /// Attributes all errors to the rows `erasures` and returns what to add to each. `None` if there are more of them
+    /// than roots, or one is not a row of the message.
     pub fn erasures(&self, erasures: &[usize]) -> Option<Repair> {
         let roots = self.encoder.roots();
         let rows = CODEWORD - roots;
@@ -126,7 +126,7 @@ impl Decoder {
     }
 }
 
-/// What to add to rows that were taken for erasures.
+/// What to add to the rows treated as erasures.
 #[derive(Clone, Debug)]
 pub struct Repair {
     erasures: Vec<usize>,

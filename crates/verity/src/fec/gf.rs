@@ -1,12 +1,12 @@
-//! GF(256) modulo x^8 + x^4 + x^3 + x^2 + 1: single elements by table, runs of bytes by doubling, which vectorises.
+//! GF(256) modulo x^8 + x^4 + x^3 + x^2 + 1: single elements with tables, runs of bytes by doubling, which vectorises.
 
 /// The field's polynomial without its highest term.
 const POLY: u8 = 0x1d;
 
-/// Bytes that are worked on at a time: eight multiples of a tile fit in the first-level cache many times over.
+/// Bytes processed at a time: eight multiples of a tile easily fit in the L1 cache.
 pub(crate) const TILE: usize = 512;
 
-/// A run of bytes, padded to tiles by whoever holds it.
+/// A run of bytes, padded to whole tiles by its owner.
 pub(crate) type Tile = [u8; TILE];
 
 struct Tables {

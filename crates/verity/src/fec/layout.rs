@@ -1,4 +1,4 @@
-//! How a message is laid out in rows, and where parity lies.
+//! How a message is laid out in rows, and where its parity is.
 
 use super::CODEWORD;
 

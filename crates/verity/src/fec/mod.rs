@@ -6,8 +6,8 @@
 //! one byte of each row, then `roots` bytes of parity. Codes have the generator polynomial with roots 1, a, a^2, ... for a = 2
 //! modulo x^8 + x^4 + x^3 + x^2 + 1.
 //!
-//! All codewords in a range of columns are worked on side by side, a row at a time, so the loops vectorise. Decoding
-//! encodes what was read and looks at where the parity differs.
+//! All codewords in a range of columns are processed side by side, one row at a time, so the loops vectorise. Decoding
+//! encodes what was read and compares the parity.
 //!
 //! ```
 //! use postread_verity::fec::{Decoder, Encoder, Layout};
