@@ -6,16 +6,16 @@ use crate::status::{BlockStatus, Statuses};
 /// Why a bio was submitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Priority {
-    /// Read ahead of a reader: first to yield.
+    /// Read-ahead: yields first.
     ReadAhead,
     /// A reader waits for it.
     #[default]
     Demand,
 }
 
-/// One contiguous piece of a read in flight: where, into which buffer, and what became of each range of it.
+/// One contiguous piece of a read in flight: its offset, its buffer, and the status of each range.
 ///
-/// It owns its buffer until it completes, even if its reader has gone.
+/// It owns its buffer until it completes, even if its reader is gone.
 #[derive(Debug)]
 pub struct Bio {
     offset: u64,
@@ -32,8 +32,8 @@ impl Bio {
         Self { offset, buf, statuses: Statuses::new(), unit: 4096, priority: Priority::Demand, begun_ns: 0 }
     }
 
-    /// The unit, in bytes, in which a source separates good bytes from bad ones when the whole does not read (4096 until
-    /// set).
+    /// The unit, in bytes, in which a source separates good bytes from bad ones when the whole cannot be read (default
+    /// 4096).
     #[must_use]
     pub fn with_unit(mut self, unit: u32) -> Self {
         self.unit = unit.max(1);
@@ -82,12 +82,12 @@ impl Bio {
         &mut self.buf
     }
 
-    /// What became of its ranges.
+    /// The status of its ranges.
     pub fn statuses(&self) -> &Statuses {
         &self.statuses
     }
 
-    /// To mark ranges that failed.
+    /// The statuses, to mark ranges that failed.
     pub fn statuses_mut(&mut self) -> &mut Statuses {
         &mut self.statuses
     }
@@ -98,7 +98,7 @@ impl Bio {
         self.statuses.fail(0..len, status);
     }
 
-    /// Stamps the moment at which its source begins to read it: what lies before is the source's own queue. Only the
+    /// Stamps the time at which its source begins to read it: the time before that is the source's own queue. Only the
     /// first call counts.
     pub fn mark_begun(&mut self) {
         if self.begun_ns == 0 {
@@ -106,7 +106,7 @@ impl Bio {
         }
     }
 
-    /// As [`Bio::mark_begun`], with a stamp that was taken before.
+    /// As [`Bio::mark_begun`], with an earlier stamp.
     pub(crate) fn mark_begun_at(&mut self, ns: u64) {
         self.begun_ns = ns;
     }

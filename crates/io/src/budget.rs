@@ -1,8 +1,8 @@
-//! The budget of bytes in flight: one for the process, asked when a bio is submitted.
+//! The budget of bytes in flight: one per process, checked when a bio is submitted.
 //!
-//! Three kinds of requests: read-ahead gets at most half of the budget and so yields first; a demand bio may use all of
-//! it; and a demand bio of one block (with its inputs) is always admitted, so that every reader makes progress however
-//! full the budget is.
+//! Three kinds of requests: read-ahead gets at most half of the budget, and so yields first; a demand bio may use all
+//! of it; and a demand bio of one block (with its inputs) is always admitted, so that every reader makes progress
+//! however full the budget is.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Inner {
 pub struct Budget(Arc<Inner>);
 
 impl Budget {
-    /// A budget of its own, for tests and for embedders that keep several.
+    /// A separate budget, for tests and for embedders that keep several.
     pub fn new(limit: u64) -> Self {
         Self(Arc::new(Inner {
             limit: AtomicU64::new(limit),
@@ -35,7 +35,7 @@ impl Budget {
         }))
     }
 
-    /// The process's budget: 64 MiB until [`Budget::set_limit`] says otherwise.
+    /// The process's budget: 64 MiB unless changed with [`Budget::set_limit`].
     pub fn global() -> &'static Self {
         static GLOBAL: OnceLock<Budget> = OnceLock::new();
         GLOBAL.get_or_init(|| Self::new(DEFAULT_LIMIT))
@@ -56,7 +56,7 @@ impl Budget {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Most bytes that were in flight at once.
+    /// The most bytes that were in flight at once.
     pub fn peak(&self) -> u64 {
         self.0.peak.load(Ordering::Relaxed)
     }
@@ -71,7 +71,7 @@ impl Budget {
         self.admit(bytes, self.limit())
     }
 
-    /// Admits a read-ahead bio of `bytes` as long as no more than half of the budget is used with it.
+    /// Admits a read-ahead bio of `bytes` if at most half of the budget is then in use.
     pub fn read_ahead(&self, bytes: u64) -> Option<Permit> {
         self.admit(bytes, self.limit() / 2)
     }

@@ -1,6 +1,6 @@
 //! Aligned buffers that return to a pool when they are dropped.
 //!
-//! The pool is the process's, split by CPU: taking and returning a buffer locks only the list of the CPU that does it.
+//! One pool per process, split by CPU: taking and returning a buffer locks only the current CPU's list.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -15,7 +15,7 @@ pub const BUF_ALIGN: usize = ALIGN;
 
 /// Buffers of 4 KiB, 8 KiB ... 4 MiB are pooled; larger ones go back to the allocator.
 const CLASSES: usize = 11;
-/// Most bytes that one CPU's list keeps in one class.
+/// The most bytes that one CPU's list keeps in one class.
 const KEEP_PER_CLASS: usize = 4 << 20;
 
 struct Shard {
@@ -75,8 +75,7 @@ pub fn trim_buf_pool() {
 
 /// A buffer: a window of aligned memory that has one owner and returns to the pool when that owner drops it.
 ///
-/// A new buffer holds whatever an earlier use left in it (zeros in fresh memory): a source must fill each byte or fail
-/// it.
+/// A new buffer has the contents of its previous use (zeros in fresh memory): a source must fill each byte or fail it.
 pub struct Buf {
     memory: Option<AlignedBytes>,
     start: usize,
@@ -123,7 +122,7 @@ impl Buf {
         self.permit = Some(permit);
     }
 
-    /// Takes the permit off again.
+    /// Detaches the permit.
     pub fn uncharge(&mut self) -> Option<Permit> {
         self.permit.take()
     }
@@ -139,7 +138,7 @@ impl Buf {
     }
 
     /// Narrows the window to `len` bytes from `start` (both relative to the present window), for a read that had to
-    /// begin earlier or end later than was wanted. Panics where that lies outside the window.
+    /// begin earlier or end later than requested. Panics if that is outside the window.
     pub fn narrow(&mut self, start: usize, len: usize) {
         assert!(start.checked_add(len).is_some_and(|end| end <= self.len), "the new window lies inside the old one");
         self.start += start;
@@ -168,7 +167,7 @@ impl DerefMut for Buf {
 }
 
 impl fmt::Debug for Buf {
-    /// Never the bytes: they may be somebody's plaintext.
+    /// Never print the bytes: they may be plaintext.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buf").field("len", &self.len).finish_non_exhaustive()
     }
@@ -197,7 +196,7 @@ mod tests {
             assert_eq!(buf.len(), len);
             assert_eq!(buf.as_ptr() as usize % BUF_ALIGN, 0);
         }
-        // On one CPU, what was dropped last is what the next buffer of its class gets. No other test uses this class.
+        // On one CPU, the next buffer of a class reuses the one dropped last. No other test uses this class.
         let cpu = crate::threads::allowed_cpus()[0];
         let (first, again, smaller) = std::thread::spawn(move || {
             postread_sys::affinity::set_current(&[cpu].into_iter().collect()).expect("pins");
@@ -213,7 +212,7 @@ mod tests {
         assert_eq!((first, smaller), (again, 77));
     }
 
-    /// The allocator is never asked for a size that wrapped around.
+    /// A size that wraps around never reaches the allocator.
     #[test]
     fn sizes_beyond_the_address_space_panic() {
         let half = isize::MAX as usize;

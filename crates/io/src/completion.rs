@@ -9,13 +9,13 @@ use crate::bio::Bio;
 
 /// Receives the end of a bio.
 pub trait BioEnd: Send + Sync {
-    /// The bio of `slot` has ended on `cpu`. `bio` is none where the source lost it. Called exactly once a completion,
-    /// on the completing thread, which may be the submitting one before `submit` returns. A panic in here goes no further:
-    /// the thread that completes bios has others to complete.
+    /// The bio of `slot` has ended on `cpu`. `bio` is `None` if the source lost it. Called exactly once per completion,
+    /// on the completing thread, which may be the submitting one before `submit` returns. A panic in here is contained:
+    /// the completing thread has other bios to complete.
     fn end(self: Arc<Self>, slot: u32, bio: Option<Bio>, cpu: u32);
 }
 
-/// The right and the duty to complete one bio. It is consumed by completing; dropped, it completes the bio as lost.
+/// The right and the duty to complete one bio. Completing consumes it; dropping it completes the bio as lost.
 #[must_use = "dropping a completion completes its bio as lost"]
 pub struct Completion {
     target: Option<Arc<dyn BioEnd>>,

@@ -8,7 +8,7 @@ use crate::source::BioId;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CompletionCpu {
-    /// The one that submits it: like a device with a queue per CPU.
+    /// The submitting CPU: like a device with a queue per CPU.
     #[default]
     Submitter,
     /// Each in turn.

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use crate::read_at::ReadAt;
 
-/// A file that may have been opened with `O_DIRECT`, read by hand.
+/// A file that may have been opened with `O_DIRECT`, read synchronously.
 ///
-/// With `O_DIRECT` only the end of the file makes a read short by less than a sector; what is asked for behind it would
-/// be refused for its alignment, and is answered with "end of file" here.
+/// With `O_DIRECT` only the end of the file makes a read short by less than a sector. The kernel would refuse to read
+/// on from there because of alignment, so this reports end of file instead.
 pub(crate) struct DirectFile(Arc<File>);
 
 impl DirectFile {
-    /// What offsets, lengths and buffers are aligned to, in bytes: enough for every device with sectors up to 4 KiB.
+    /// The alignment of offsets, lengths and buffers, in bytes: enough for every device with sectors up to 4 KiB.
     pub(crate) const ALIGN: u32 = 4096;
 
     pub(crate) fn new(file: Arc<File>) -> Self {

@@ -1,4 +1,4 @@
-//! The best way that the host has to read files asynchronously.
+//! The best way to read files asynchronously on this host.
 
 use std::fs::File;
 use std::io;
@@ -18,13 +18,13 @@ pub enum FilePool {
     Pread {
         /// The threads.
         pool: PreadPool,
-        /// Why not `io_uring`; none where it was not asked for.
+        /// Why `io_uring` is not used; `None` if it was not requested.
         refused: Option<Arc<io::Error>>,
     },
 }
 
 impl FilePool {
-    /// Rings if they can be had, else threads; [`FilePool::Pread`] tells why.
+    /// Rings if available, else threads; [`FilePool::Pread`] has the reason.
     ///
     /// # Errors
     /// Where threads can't be started either.

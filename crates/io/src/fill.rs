@@ -1,4 +1,4 @@
-//! Filling a bio from a plain positional read, and finding out which of its blocks don't read.
+//! Filling a bio from a plain positional read, and finding its unreadable blocks.
 
 use std::io;
 
@@ -8,9 +8,9 @@ use crate::bio::Bio;
 use crate::read_at::ReadAt;
 use crate::status::BlockStatus;
 
-/// Fills `bio` from `from`. Bytes past the end are zeroed and fail as short. Where the read fails, the rest is read
-/// again unit by unit, so that only the blocks that really don't read fail. Where `from` panics, the whole bio fails as
-/// lost: nobody knows what the buffer holds then.
+/// Fills `bio` from `from`. Bytes past the end are zeroed and fail as short. If the read fails, the rest is read again
+/// unit by unit, so that only unreadable blocks fail. If `from` panics, the whole bio fails as lost, since the contents
+/// of the buffer are unknown then.
 pub fn fill_from(bio: &mut Bio, from: &(impl ReadAt + ?Sized)) {
     bio.mark_begun();
     if contain(|| fill(bio, from)).is_none() {
@@ -24,7 +24,7 @@ fn fill(bio: &mut Bio, from: &(impl ReadAt + ?Sized)) {
     match end {
         End::Full => {}
         End::Eof => short(bio, done),
-        // The error itself comes again from the block that has it.
+        // Reading the bad block again reproduces the error.
         End::Error(_) => isolate(bio, done, from),
     }
 }
@@ -48,7 +48,7 @@ fn read_run(buf: &mut [u8], offset: u64, from: &(impl ReadAt + ?Sized)) -> (usiz
         let Some(at) = offset.checked_add(done as u64) else { return (done, End::Eof) };
         match from.read_at(&mut buf[done..], at) {
             Ok(0) => return (done, End::Eof),
-            // A source that claims more than it was given room for is not believed.
+            // Do not trust a source that claims more bytes than fit.
             Ok(n) => done += n.min(buf.len() - done),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return (done, End::Error(error)),
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::buf::Buf;
 
-    /// Bytes 0..len, of which some don't read.
+    /// Bytes 0..len, some of them unreadable.
     struct Holey(usize, std::ops::Range<usize>);
 
     impl ReadAt for Holey {

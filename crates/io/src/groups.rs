@@ -1,4 +1,4 @@
-//! What the pools that read have in common: a group of pinned threads for each CPU, and a choice of group for each bio.
+//! Shared by the reading pools: a group of pinned threads for each CPU, and a choice of group for each bio.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use crate::threads::{Pinned, allowed_cpus, join_all, spawn_pinned};
 
 /// The threads of one CPU, and what they read.
 pub(crate) trait Group: Send + Sync + 'static {
-    /// What each of its threads does until it is to stop.
+    /// The loop of each thread, until it has to stop.
     fn run(&self);
 
     /// Makes its threads return once they have nothing left to do.
@@ -27,7 +27,7 @@ pub(crate) struct Groups<G: Group> {
 }
 
 impl<G: Group> Groups<G> {
-    /// Makes a group with `make` on each of `cpus` (all that the process may use where there are none) and starts
+    /// Makes a group with `make` on each of `cpus` (all that the process may use if empty) and starts
     /// `threads` threads in each, with names from `name(cpu, number)`.
     pub(crate) fn start(
         cpus: Vec<u32>,
@@ -42,7 +42,7 @@ impl<G: Group> Groups<G> {
             all.groups.push(group.clone());
             for number in 0..threads {
                 let group = group.clone();
-                // Whatever panics in there, the bios of all others still need this thread.
+                // If one bio panics, the others still need this thread.
                 let run = move || while contain(|| group.run()).is_none() {};
                 all.threads.push(spawn_pinned(name(cpu, number), cpu, run)?);
             }

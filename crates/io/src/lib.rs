@@ -1,8 +1,8 @@
 //! Buffers with owners, bios, sources that complete them, per-block status, and the budget of bytes in flight.
 //!
 //! A [`Source`] takes a [`Bio`] (an offset and an aligned, pooled [`Buf`]) and completes it exactly once through its
-//! [`Completion`], on a CPU that it names, possibly before [`Source::submit`] returns. Failures are kept by range in the
-//! bio's [`Statuses`], so that one bad block does not hide the good ones beside it.
+//! [`Completion`], on a CPU that it names, possibly before [`Source::submit`] returns. Failures are kept by range in
+//! the bio's [`Statuses`], so that one bad block does not hide the good ones around it.
 
 mod aligned;
 mod bio;
@@ -40,7 +40,7 @@ pub use source::{BioId, Source};
 pub use status::{BadRange, BlockStatus, Corruption, CorruptionKind, FailureKind, HashValue, Statuses};
 pub use uring::{UringConfig, UringPool, UringSource};
 
-/// The CPU that this thread runs on now, as the kernel numbers them.
+/// The CPU that this thread runs on now, by the kernel's number.
 pub fn current_cpu() -> u32 {
     postread_sys::affinity::current_cpu()
 }

@@ -52,7 +52,7 @@ impl Source for MemorySource {
 pub struct ReadAtSource<R>(R);
 
 impl<R: ReadAt> ReadAtSource<R> {
-    /// A source of what `read_at` reads.
+    /// A source that reads from `read_at`.
     pub fn new(read_at: R) -> Self {
         Self(read_at)
     }

@@ -1,7 +1,7 @@
 //! A pool of threads that read with `pread`: a group per CPU, pinned, at normal priority.
 //!
 //! A file whose bytes are resident is read on the submitting thread (`preadv2` with `RWF_NOWAIT`), as the kernel's
-//! buffered read does; only what has to wait for the device goes to the pool.
+//! buffered read does; only reads that have to wait for the device go to the pool.
 
 use std::fmt;
 use std::fs::File;
@@ -59,7 +59,7 @@ impl PreadConfig {
 pub struct PreadOptions {
     /// The CPU that reads a bio and completes it.
     pub completion_cpu: CompletionCpu,
-    /// Read resident bytes on the submitting thread, where the file system knows which are.
+    /// Read resident bytes on the submitting thread, if the file system supports that.
     pub inline_resident: bool,
     /// What offsets and lengths must be multiples of: 1, or the block size of a file opened with `O_DIRECT`.
     pub align: u32,
@@ -103,7 +103,7 @@ impl Group for CpuThreads {
                 drop(queue);
                 fill_from(&mut bio, &file);
                 done.complete(bio, self.cpu);
-                // It may be the last handle of somebody's source.
+                // It may be the last handle of a foreign source.
                 let _ = contain(|| drop(file));
                 queue = self.lock();
             } else if queue.stop {
@@ -128,7 +128,7 @@ impl PreadPool {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Where a thread can't be started, or not be pinned to a CPU that was asked for.
+    /// If a thread can't be started, or can't be pinned to a requested CPU.
     pub fn new(config: PreadConfig) -> io::Result<Self> {
         let threads = if config.threads_per_cpu == 0 { 4 } else { config.threads_per_cpu };
         let make = |cpu| Ok(CpuThreads { cpu, queue: Mutex::default(), wake: Condvar::new() });
@@ -139,14 +139,14 @@ impl PreadPool {
     /// A source that reads `file` with this pool.
     pub fn file(&self, file: File, options: PreadOptions) -> PreadSource {
         let file = Arc::new(file);
-        // What bypasses the page cache is never resident.
+        // Reads that bypass the page cache are never resident.
         let resident = (options.inline_resident && options.align <= 1).then(|| file.clone());
         let file: Arc<dyn ReadAt> = if options.align > 1 { Arc::new(DirectFile::new(file)) } else { file };
         PreadSource { pool: self.clone(), file, resident, options }
     }
 
-    /// A source that reads anything with this pool. One that itself waits for bios of this same pool may wait for ever,
-    /// once all threads of a CPU are inside of it.
+    /// A source that reads anything with this pool. If it waits for bios of this same pool itself, it may wait forever
+    /// once all threads of a CPU are inside it.
     pub fn read_at(&self, file: Arc<dyn ReadAt>, options: PreadOptions) -> PreadSource {
         PreadSource { pool: self.clone(), file, resident: None, options }
     }
@@ -168,7 +168,7 @@ impl fmt::Debug for PreadPool {
 pub struct PreadSource {
     pool: PreadPool,
     file: Arc<dyn ReadAt>,
-    /// The file again, where resident bytes are to be read inline.
+    /// The file again, if resident bytes are to be read inline.
     resident: Option<Arc<File>>,
     options: PreadOptions,
 }
@@ -179,7 +179,7 @@ impl fmt::Debug for PreadSource {
     }
 }
 
-/// Reads what is resident. True where the bio is complete, failures included.
+/// Reads what is resident. True if the bio is complete, even with failures.
 pub(crate) fn read_resident(file: &File, bio: &mut Bio) -> bool {
     let (offset, begun) = (bio.offset(), postread_sys::stamp_ns());
     let mut done = 0;
@@ -354,7 +354,7 @@ mod tests {
         assert!(bio.statuses().is_good() && bio.buf().iter().all(|&b| b == 1));
     }
 
-    /// Blocks until it is told to go on.
+    /// Blocks until it is released.
     struct Gate(Mutex<mpsc::Receiver<()>>);
 
     impl ReadAt for Gate {

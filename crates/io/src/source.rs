@@ -1,4 +1,4 @@
-//! Where bytes at rest come from.
+//! Sources of bytes at rest.
 
 use std::io;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::bio::Bio;
 use crate::completion::Completion;
 
-/// Names a submitted bio to its source.
+/// Identifies a submitted bio to its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BioId(pub u64);
 
@@ -23,15 +23,15 @@ pub trait Source: Send + Sync {
     /// What offsets and lengths of bios must be multiples of, in bytes: 1 for most, a sector or page for `O_DIRECT`.
     fn align(&self) -> u32;
 
-    /// Reads `bio`. What lies past the end fails as [`BlockStatus::Short`], what does not read as
-    /// [`BlockStatus::Io`], each in the bio's own units.
+    /// Reads `bio`. Ranges past the end fail as [`BlockStatus::Short`], unreadable ones as [`BlockStatus::Io`], each in
+    /// the bio's own units.
     ///
     /// [`BlockStatus::Short`]: crate::BlockStatus::Short
     /// [`BlockStatus::Io`]: crate::BlockStatus::Io
     fn submit(&self, bio: Bio, done: Completion) -> BioId;
 
-    /// Takes a bio back that has not been started: it completes as cancelled before this returns true. False where it
-    /// is running or has ended.
+    /// Cancels a bio that has not been started: it completes as cancelled before this returns true. False if it is
+    /// running or has ended.
     fn cancel(&self, id: BioId) -> bool;
 
     /// Makes a queued read-ahead bio a demand one. False where it is not queued.
@@ -40,7 +40,8 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// The kernel's ids of the threads that complete bios, for their `run_delay`; empty where the caller's own do.
+    /// The kernel's ids of the threads that complete bios, for their `run_delay`; empty if bios complete on the
+    /// caller's threads.
     fn completing_threads(&self) -> Vec<u32> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! What became of each block of a bio.
+//! The status of each block of a bio.
 
 use std::fmt;
 use std::io;
@@ -60,9 +60,9 @@ pub struct Corruption {
     pub block_size: u32,
     /// The level of the hash block, leaf level 0; for a data block none.
     pub level: Option<u32>,
-    /// The hash that its parent holds.
+    /// The hash in its parent.
     pub wanted: HashValue,
-    /// The hash that its bytes have.
+    /// The hash of its bytes.
     pub found: HashValue,
 }
 
@@ -81,7 +81,8 @@ impl Corruption {
 }
 
 impl Corruption {
-    /// The corruption that an error of a source is, where it is one: a device that verifies what it reads fails so.
+    /// The corruption inside a source's error, if that is what it is: devices that verify their reads report it this
+    /// way.
     pub fn of(error: &io::Error) -> Option<&Corruption> {
         error.get_ref()?.downcast_ref()
     }
@@ -105,25 +106,25 @@ impl fmt::Display for Corruption {
     }
 }
 
-/// What a failure is, whatever its details: these are never confused with one another.
+/// The kind of a failure, without its details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// The bytes could not be read: an I/O error, a source that ended early or gave no answer.
+    /// The bytes could not be read: an I/O error, or a source that ended early or did not answer.
     Io,
     /// The bytes are not those that were protected.
     Corrupt,
-    /// The bytes are there but the key is not.
+    /// The key is missing.
     MissingKey,
-    /// Nobody wanted them any longer.
+    /// The read was cancelled.
     Cancelled,
 }
 
-/// What became of a block.
+/// The status of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockStatus {
-    /// Read, and good as far as the steps that ran can tell.
+    /// Read, and good according to the steps that ran.
     Good,
     /// The source reported an error.
     Io {
@@ -136,19 +137,19 @@ pub enum BlockStatus {
     Short,
     /// The device that the block is on ends before the block does: its image was truncated.
     Truncated {
-        /// Bytes that the device has according to what is on it.
+        /// The device's size according to its own metadata, in bytes.
         expected: u64,
-        /// Bytes that are there.
+        /// Its real size, in bytes.
         found: u64,
     },
-    /// What maps the block to a place on its device is damaged, so nobody knows where the block is.
+    /// The mapping of the block to its place on the device is damaged, so its location is unknown.
     Unmapped {
         /// What is wrong with the map.
         message: Box<str>,
-        /// Whether a checksum says so.
+        /// Whether a checksum detected it.
         checksum: bool,
     },
-    /// The source dropped the bio without an answer, or panicked over it.
+    /// The source dropped the bio without an answer, or panicked.
     Lost,
     /// The reader went away first.
     Cancelled,
@@ -161,14 +162,14 @@ pub enum BlockStatus {
     },
     /// A step could not do its work for another reason.
     Step {
-        /// The step's own words.
+        /// The step's message.
         message: Box<str>,
     },
     /// The block may be good, but something that its check needs (a hash block) could not be read.
     Input {
         /// Where the input begins, in bytes into its own file or tree.
         position: u64,
-        /// What became of the input.
+        /// The status of the input.
         cause: Box<BlockStatus>,
     },
 }
@@ -207,7 +208,7 @@ impl fmt::Display for BlockStatus {
             Self::Good => f.write_str("good"),
             // ENODATA: a sparse image without these bytes.
             Self::Io { errno: Some(61), .. } => {
-                f.write_str("the image leaves these bytes out: of a split image, give all pieces")
+                f.write_str("the image does not contain these bytes (if it is a split image, give all pieces)")
             }
             Self::Io { errno: Some(errno), .. } => write!(f, "{}", io::Error::from_raw_os_error(*errno)),
             Self::Io { kind, .. } => write!(f, "{kind}"),
@@ -216,7 +217,7 @@ impl fmt::Display for BlockStatus {
                 write!(f, "the image is truncated: expected {expected} bytes, found {found}")
             }
             Self::Unmapped { message, .. } => f.write_str(message),
-            Self::Lost => f.write_str("the source gave no answer"),
+            Self::Lost => f.write_str("the source did not answer"),
             Self::Cancelled => f.write_str("cancelled"),
             Self::Corrupt(corruption) => corruption.fmt(f),
             Self::MissingKey { wanted } => write!(f, "the key {wanted} is missing"),
@@ -226,7 +227,7 @@ impl fmt::Display for BlockStatus {
     }
 }
 
-/// A range of a bio, in bytes from its start, and what became of it.
+/// A range of a bio, in bytes from its start, and its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRange {
     /// Bytes from the bio's start.
@@ -235,7 +236,7 @@ pub struct BadRange {
     pub status: BlockStatus,
 }
 
-/// The statuses of a bio's blocks: what is not listed is good. Nothing is allocated while all is good.
+/// The statuses of a bio's blocks: anything not listed is good. Nothing is allocated while all is good.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statuses {
     /// Sorted and disjoint.

@@ -1,4 +1,4 @@
-//! Threads that complete bios: a group a CPU, pinned, at normal priority.
+//! Threads that complete bios: one group per CPU, pinned, at normal priority.
 
 use std::io;
 use std::sync::mpsc;

@@ -1,4 +1,4 @@
-//! Which CPUs a thread may run on, which one it runs on, and which ones there are.
+//! Which CPUs a thread may run on, which one it runs on, and which ones exist.
 
 use std::io;
 use std::path::Path;
@@ -20,8 +20,9 @@ pub fn of_thread(tid: i32) -> io::Result<CpuSet> {
 /// (part of) the old mask. Threads made afterwards inherit it.
 ///
 /// # Errors
-/// The kernel's (`InvalidInput` when no CPU of the set is online and allowed), or `Unsupported` when the mask that is in
-/// effect afterwards has a CPU outside `cpus`. A mask narrower than asked for (a CPU that is offline) is no error.
+/// The kernel's (`InvalidInput` when no CPU of the set is online and allowed), or `Unsupported` when the mask that is
+/// in effect afterwards has a CPU outside `cpus`. A mask narrower than requested (because a CPU is offline) is not an
+/// error.
 pub fn set_current(cpus: &CpuSet) -> io::Result<()> {
     set_thread(0, cpus)
 }
@@ -31,8 +32,9 @@ pub fn set_thread(tid: i32, cpus: &CpuSet) -> io::Result<()> {
     set_checked(cpus, || sched::setaffinity(tid, cpus), || sched::getaffinity(tid))
 }
 
-/// A CPU may go offline between the two calls, and the kernel then widens the mask of a thread that has no other. Setting
-/// it again says which it was: a CPU that is gone is refused, and a system that ignores masks ignores this one too.
+/// A CPU may go offline between the two calls, and the kernel then widens the mask of a thread that has no other.
+/// Setting it again distinguishes the cases: a CPU that is gone is refused, and a system that ignores masks ignores
+/// this one too.
 const TRIES: u32 = 4;
 
 fn set_checked(

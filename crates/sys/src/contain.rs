@@ -1,12 +1,12 @@
-//! Code of others, kept from unwinding into ours.
+//! Keeps foreign code from unwinding into ours.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs code that somebody else wrote (a closure, a waker, a source, a destructor) and keeps its panic from unwinding
-/// into the caller: none where it panicked.
+/// Runs foreign code (a closure, a waker, a source, a destructor) and keeps its panic from unwinding into the caller.
+/// `None` if it panicked.
 ///
-/// What a panic's payload does when it is dropped is somebody else's code too, and contained as well. The caller answers
-/// for whatever state `f` shares with it.
+/// The destructor of a panic's payload is foreign code too, and is contained as well. The caller is responsible for any
+/// state that it shares with `f`.
 ///
 /// ```
 /// use postread_sys::contain;
@@ -19,7 +19,7 @@ pub fn contain<R>(f: impl FnOnce() -> R) -> Option<R> {
         Ok(value) => Some(value),
         Err(payload) => {
             if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                // Nothing is gained by a third try.
+                // A third try would not help.
                 std::mem::forget(again);
             }
             None

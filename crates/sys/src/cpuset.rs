@@ -34,7 +34,7 @@ impl CpuSet {
     /// Adds a CPU; true if it was not there.
     ///
     /// # Panics
-    /// For a number of 65536 and above, which no kernel gives.
+    /// For numbers of 65536 and above, which no kernel uses.
     pub fn insert(&mut self, cpu: u32) -> bool {
         assert!(cpu < MAX_CPUS, "CPU {cpu} is beyond what any kernel has");
         let (word, bit) = ((cpu / BITS) as usize, 1u64 << (cpu % BITS));

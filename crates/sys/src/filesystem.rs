@@ -25,7 +25,7 @@ pub enum FsKind {
     Tmpfs,
     /// ramfs, as tmpfs.
     Ramfs,
-    /// overlayfs: another file system lies beneath.
+    /// overlayfs, on top of another file system.
     Overlay,
     /// 9p.
     NineP,
@@ -83,7 +83,7 @@ impl fmt::Display for FsKind {
     }
 }
 
-/// What `statfs(2)` tells.
+/// The result of `statfs(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FsStat {

@@ -1,7 +1,7 @@
 //! The kernel's side of fs-verity: enable, measure, read metadata, and the verity attribute.
 //!
-//! Interface: Linux Documentation/filesystems/fsverity.rst. What a file's digest is and how data is checked against it
-//! is no matter of this crate.
+//! Interface: Linux Documentation/filesystems/fsverity.rst. Computing digests and checking data against them is not
+//! this crate's job.
 
 use std::fmt;
 use std::fs::File;
@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
 
 use crate::raw;
 
-/// What was asked of the kernel.
+/// The request to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
@@ -34,7 +34,7 @@ pub enum Cause {
     FeatureOff,
     /// The kernel lacks the hash algorithm.
     NoAlgorithm,
-    /// Verity is on already.
+    /// Verity is already on.
     AlreadyEnabled,
     /// Another process is enabling it right now.
     InProgress,
@@ -48,7 +48,7 @@ pub enum Cause {
     NotPermitted,
     /// The file system is read-only.
     ReadOnly,
-    /// Parameters that this kernel and file system do not take: block size, algorithm, salt.
+    /// Parameters that this kernel and file system do not support: block size, algorithm, salt.
     InvalidParameters,
     /// The file is too large for this block size.
     TooLarge,
@@ -56,7 +56,7 @@ pub enum Cause {
     TooLong,
     /// No certificate in the kernel's keyring matches the signature.
     NoCertificate,
-    /// The signature is not of this file.
+    /// The signature is for another file.
     SignatureRejected,
     /// The signature, or the metadata on disk, is malformed.
     Malformed,
@@ -69,7 +69,7 @@ pub enum Cause {
 #[error("{operation}: {cause}")]
 #[non_exhaustive]
 pub struct Error {
-    /// What was asked.
+    /// The request.
     pub operation: Operation,
     /// Why it failed.
     pub cause: Cause,
@@ -94,18 +94,18 @@ impl fmt::Display for Cause {
             Cause::NotSupported => "this kind of file system has no fs-verity",
             Cause::FeatureOff => "fs-verity is off in this file system (ext4: tune2fs -O verity) or in this kernel",
             Cause::NoAlgorithm => "this kernel lacks the hash algorithm",
-            Cause::AlreadyEnabled => "it is enabled already",
+            Cause::AlreadyEnabled => "it is already enabled",
             Cause::InProgress => "another process is enabling it",
             Cause::OpenForWriting => "the file is open for writing",
             Cause::NotVerity => "the file has no fs-verity",
             Cause::NotRegular => "not a regular file",
             Cause::NotPermitted => "not permitted",
             Cause::ReadOnly => "the file system is read-only",
-            Cause::InvalidParameters => "this kernel and file system do not take these parameters",
+            Cause::InvalidParameters => "this kernel and file system do not support these parameters",
             Cause::TooLarge => "the file is too large for this block size",
             Cause::TooLong => "salt or signature is too long",
             Cause::NoCertificate => "no certificate in the kernel's keyring matches the signature",
-            Cause::SignatureRejected => "the signature is not of this file",
+            Cause::SignatureRejected => "the signature is for another file",
             Cause::Malformed => "the signature or the metadata on disk is malformed",
             Cause::Other => "the system refused",
         })
@@ -175,7 +175,7 @@ pub fn enable(file: &File, parameters: &Enable<'_>) -> Result<(), Error> {
     })
 }
 
-/// A digest as the kernel gives it.
+/// A digest reported by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measurement {
     /// The kernel's number of the hash algorithm: 1 SHA-256, 2 SHA-512.
@@ -184,7 +184,7 @@ pub struct Measurement {
     pub digest: Vec<u8>,
 }
 
-/// The file digest that the kernel holds the file to.
+/// The file digest against which the kernel verifies the file.
 pub fn measure(file: &File) -> Result<Measurement, Error> {
     let (hash_algorithm, digest) =
         raw::fsverity::measure(file).map_err(|source| Error::new(Operation::Measure, source))?;

@@ -29,8 +29,8 @@ pub fn wipe_stack() {
     std::hint::black_box(&mut room);
 }
 
-/// Leaves the pages that hold `region` out of core dumps (`MADV_DONTDUMP`), for a process that must stay dumpable. What
-/// else lies in these pages is left out too.
+/// Leaves the pages that hold `region` out of core dumps (`MADV_DONTDUMP`), for a process that must stay dumpable.
+/// Everything else in these pages is left out too.
 pub fn dont_dump(region: &[u8]) -> io::Result<()> {
     memory::dont_dump(region, rustix::param::page_size())
 }

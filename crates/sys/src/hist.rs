@@ -32,7 +32,7 @@ fn bounds(bucket: usize) -> (u64, u64) {
     (low, low + (1 << octave))
 }
 
-/// A histogram that many threads count in, without a lock.
+/// A histogram that many threads update without a lock.
 pub struct AtomicHist {
     counts: Box<[AtomicU64; BUCKETS]>,
     max: AtomicU64,
@@ -75,7 +75,7 @@ impl AtomicHist {
     }
 }
 
-/// A histogram of times, as it was at one moment. A later one minus an earlier one is what was counted in between.
+/// A snapshot of a histogram of times. Subtract an earlier one to get the interval in between.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hist {
     counts: Vec<u64>,
@@ -104,8 +104,8 @@ impl Hist {
         self.counts.iter().sum()
     }
 
-    /// The time that a share `q` (0 to 1) of the times do not exceed: the middle of its bucket, so within 3.2 %. `None`
-    /// when nothing was counted.
+    /// The `q` quantile (0 to 1) of the times: the middle of its bucket, so within 3.2 %. `None` when nothing was
+    /// counted.
     pub fn quantile(&self, q: f64) -> Option<Duration> {
         let count = self.count();
         // The rank of the value, 1 to count.

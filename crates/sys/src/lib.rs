@@ -1,12 +1,12 @@
 //! CPU affinity and topology, priorities, schedstat, cgroup quota, page residency, fs-verity ioctls and tracefs: small
 //! safe wrappers.
 //!
-//! What is read from `/sys`, `/proc` or a cgroup takes the root of that tree as a parameter, so that recorded machines
+//! Functions that read `/sys`, `/proc` or a cgroup take the root of that tree as a parameter, so that recorded machines
 //! can be tested: big and little cores, many caches, NUMA nodes, nested quotas. Where the kernel may silently do
-//! something else than asked (an affinity mask, a slice, a counter that does not count), the wrapper looks at what
-//! took effect and says so.
+//! something other than requested (an affinity mask, a slice, a counter that does not count), the wrapper checks what
+//! took effect and reports it.
 //!
-//! The only unsafe code is in the private module `raw`, a file an area: scheduling, memory, clocks, fs-verity.
+//! The only unsafe code is in the private module `raw`, with one file per area: scheduling, memory, clocks, fs-verity.
 
 pub mod affinity;
 mod clock;

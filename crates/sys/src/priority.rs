@@ -14,11 +14,11 @@ use crate::raw::sched;
 /// `SCHED_FLAG_RESET_ON_FORK`, the one flag to keep when attributes are rewritten.
 const RESET_ON_FORK: u64 = 1;
 
-/// The shortest slice that the kernel takes: shorter ones are raised to it (`__setparam_fair` in kernel/sched/fair.c).
+/// The shortest slice that the kernel accepts: shorter ones are raised to it (`__setparam_fair` in
+/// kernel/sched/fair.c).
 pub const SHORTEST_SLICE: Duration = Duration::from_micros(100);
 
-/// What took effect when high priority was asked for. The three are not the same thing under different names: reports
-/// show which it was.
+/// What took effect when high priority was requested. The three differ in effect, so reports show which one it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HighPriority {
@@ -40,7 +40,7 @@ impl std::fmt::Display for HighPriority {
     }
 }
 
-/// The calling thread's nice value, -20 (first) to 19. (On Linux nice is a thread's, whatever POSIX says.)
+/// The calling thread's nice value, -20 (first) to 19. (On Linux, unlike POSIX, nice is per thread.)
 pub fn current_nice() -> io::Result<i32> {
     getpriority_process(None).map_err(io::Error::from)
 }
@@ -53,14 +53,14 @@ pub fn set_nice_current(nice: i32) -> io::Result<()> {
     setpriority_process(None, nice).map_err(io::Error::from)
 }
 
-/// The calling thread's slice. `None` where the kernel does not tell (before 6.12).
+/// The calling thread's slice. `None` if the kernel does not report it (before 6.12).
 pub fn current_slice() -> io::Result<Option<Duration>> {
     let runtime = sched::getattr(0)?.runtime;
     Ok((runtime != 0).then(|| Duration::from_nanos(runtime)))
 }
 
-/// Sets the calling thread's slice, and returns the one in effect: the kernel raises it to 100 us, or lowers it to
-/// 100 ms. Zero brings the default back.
+/// Sets the calling thread's slice, and returns the one in effect: the kernel raises it to 100 us, or lowers it to 100
+/// ms. Zero restores the default.
 ///
 /// # Errors
 /// `Unsupported` on a kernel that accepts the call and ignores it (before 6.12); else the kernel's.
@@ -70,7 +70,7 @@ pub fn set_slice_current(slice: Duration) -> io::Result<Duration> {
     attr.runtime = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
     sched::setattr(0, attr)?;
     match sched::getattr(0)?.runtime {
-        0 => Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel has no slice a thread (Linux 6.12 has)")),
+        0 => Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel has no per-thread slice (needs Linux 6.12)")),
         got => Ok(Duration::from_nanos(got)),
     }
 }

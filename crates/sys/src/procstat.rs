@@ -19,7 +19,7 @@ pub struct CpuTimes {
     pub iowait: Duration,
     /// In interrupts, hard and soft.
     pub irq: Duration,
-    /// Runnable while the hypervisor ran something else: a measurement with much of it is worth little.
+    /// Runnable while the hypervisor ran something else: measurements with much of it are worth little.
     pub steal: Duration,
 }
 

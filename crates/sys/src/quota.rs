@@ -1,6 +1,7 @@
 //! How many CPUs' worth of time the cgroup grants: cgroup v1 (`cpu.cfs_quota_us`) and v2 (`cpu.max`).
 //!
-//! A limit holds for everything beneath it, so the smallest on the way from the process's cgroup to the root counts.
+//! A limit applies to everything below it, so the smallest one on the path from the process's cgroup to the root
+//! counts.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,9 +19,9 @@ pub fn cpu_quota() -> io::Result<Option<f64>> {
     cpu_quota_in(Path::new("/"))
 }
 
-/// As [`cpu_quota`], by the file system under `root`: its `proc/self/cgroup` and `proc/self/mountinfo` say where the
-/// hierarchies are. Files that are missing (no cgroups, no controller, the root of a hierarchy) limit nothing; one that
-/// cannot be read or parsed is an error.
+/// As [`cpu_quota`], by the file system under `root`: its `proc/self/cgroup` and `proc/self/mountinfo` show where the
+/// hierarchies are. Missing files (no cgroups, no controller, the root of a hierarchy) mean no limit; one that cannot
+/// be read or parsed is an error.
 pub fn cpu_quota_in(root: &Path) -> io::Result<Option<f64>> {
     let (Some(cgroup), Some(mounts)) =
         (optional(&root.join("proc/self/cgroup"))?, optional(&root.join("proc/self/mountinfo"))?)
@@ -90,7 +91,7 @@ fn directories(mount: &Path, mount_root: &str, path: &str) -> Vec<PathBuf> {
     let mut dirs = vec![mount.to_owned()];
     for part in inside.unwrap_or("").split('/').filter(|p| !p.is_empty()) {
         if part == ".." {
-            // Seen when the process is outside its cgroup namespace's root: nothing below the mount is on its way.
+            // Happens when the process is outside its cgroup namespace's root: nothing below the mount is on its path.
             return vec![mount.to_owned()];
         }
         dirs.push(dirs[dirs.len() - 1].join(part));

@@ -30,7 +30,8 @@ impl Residency {
 }
 
 /// Counts the pages of `range` (cut at the end of the file) that are in the page cache, with
-/// [`mincore(2)`](https://man7.org/linux/man-pages/man2/mincore.2.html) on a private mapping. Looking brings nothing in.
+/// [`mincore(2)`](https://man7.org/linux/man-pages/man2/mincore.2.html) on a private mapping. Looking does not bring in
+/// any page.
 ///
 /// # Errors
 /// `PermissionDenied` for a file that the caller neither owns nor may write: the kernel would call every page resident
@@ -41,7 +42,7 @@ pub fn resident_pages(file: &File, range: Range<u64>) -> io::Result<Residency> {
     if !kernel_tells(file, metadata.uid()) {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "the kernel tells the residency of a file's pages only to its owner or to who may write it",
+            "the kernel reports the residency of a file's pages only to its owner and to users who may write it",
         ));
     }
     let (mut at, end) = (range.start / page * page, range.end.min(metadata.len()));

@@ -101,7 +101,7 @@ pub fn counts() -> io::Result<bool> {
     std::thread::scope(|s| {
         let start = || std::thread::Builder::new().spawn_scoped(s, contend);
         let first = start()?;
-        // Without a second one, the first has nobody to wait for.
+        // Without a second thread, the first has nothing to wait for.
         let second = start().inspect_err(|_| done.store(true, Ordering::Relaxed))?;
         let threads = [first, second];
         let mut counted = false;

@@ -1,23 +1,22 @@
-//! Stamps by the million: the monotonic clock from the processor's counter.
+//! Cheap stamps, for millions of them: the monotonic clock from the processor's counter.
 //!
-//! The vDSO's `clock_gettime` reads the same counter, and spends as long again on an ordered read, on shared data and
-//! on seconds. Here each thread keeps a pair of (counter, `CLOCK_MONOTONIC`) that is at most [`SPAN_NS`] old, and goes on
-//! from it at the rate that was measured once; then it asks the kernel's clock again. So a sleep of the machine, a
-//! counter that is set anew and a clock that is slewed are all seen within that time, and the error stays in it.
+//! The vDSO's `clock_gettime` reads the same counter, and spends as much time again on an ordered read, on shared data
+//! and on seconds. Here each thread keeps a pair of (counter, `CLOCK_MONOTONIC`) that is at most [`SPAN_NS`] old, and
+//! extrapolates from it at a rate that was measured once; then it reads the kernel's clock again. So a suspend, a reset
+//! of the counter and a slewed clock are all noticed within that time, which bounds the error.
 //!
-//! Only where the processor says that its counter is invariant and the kernel uses it for its own clock
-//! (`clocksource` is `tsc`): the kernel has then checked that all CPUs' counters agree. Elsewhere each stamp is the
-//! kernel's clock.
+//! Only if the processor reports that its counter is invariant and the kernel uses it for its own clock (`clocksource`
+//! is `tsc`): the kernel has then checked that all CPUs' counters agree. Elsewhere each stamp is the kernel's clock.
 
 use crate::monotonic_ns;
 
-/// A nanosecond stamp for measuring, cheaper than [`monotonic_ns`] where the processor has a counter fit for it (about
-/// 10 ns beside 25).
+/// A nanosecond stamp for measuring, cheaper than [`monotonic_ns`] if the processor has a suitable counter (about 10 ns
+/// instead of 25).
 ///
-/// It is `CLOCK_MONOTONIC` within about a microsecond: each thread asks the kernel's clock once a millisecond, and goes on from
-/// there by the processor's counter for as long as that keeps within 1000 ppm of the kernel's rate; a counter that does
-/// not is not used again. Stamps of one thread never go back by more than that microsecond, nor stamps of two threads
-/// that synchronise, so differences are to saturate.
+/// It is `CLOCK_MONOTONIC` within about a microsecond: each thread reads the kernel's clock once per millisecond, and
+/// extrapolates with the processor's counter for as long as that stays within 1000 ppm of the kernel's rate; a counter
+/// that does not is not used again. Stamps of one thread never go back by more than that microsecond, nor do stamps of
+/// two threads that synchronise, so use saturating subtraction.
 #[inline]
 pub fn stamp_ns() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -30,14 +29,14 @@ pub fn stamp_ns() -> u64 {
     }
 }
 
-/// How old a thread's pair may be, in nanoseconds: with [`MAX_PPM`] the error is at most a microsecond, and a pair's own,
-/// some tens of nanoseconds.
+/// How old a thread's pair may be, in nanoseconds: with [`MAX_PPM`] the error is at most a microsecond, plus the pair's
+/// own, some tens of nanoseconds.
 #[cfg(target_arch = "x86_64")]
 const SPAN_NS: u64 = 1_000_000;
 /// The counter is given up when its rate differs so much from the one measured at first.
 #[cfg(target_arch = "x86_64")]
 const MAX_PPM: u64 = 1000;
-/// The rate is measured over at least so long: two pairs of 100 ns each make 20 ppm.
+/// The rate is measured over at least this long: two pairs of 100 ns each make 20 ppm.
 #[cfg(target_arch = "x86_64")]
 const CALIBRATION_NS: u64 = 10_000_000;
 
@@ -50,11 +49,11 @@ mod counter {
     use super::{CALIBRATION_NS, MAX_PPM, SPAN_NS, monotonic_ns};
     use crate::raw::tsc;
 
-    /// A thread's pair, and what it needs to go on from it.
+    /// A thread's pair, and what it needs to extrapolate from it.
     struct Base {
         ticks: Cell<u64>,
         ns: Cell<u64>,
-        /// Nanoseconds a tick, with 32 bits of fraction.
+        /// Nanoseconds per tick, with 32 bits of fraction.
         rate: Cell<u64>,
         /// How many ticks the pair is good for; 0 before the first.
         span: Cell<u64>,
@@ -105,8 +104,8 @@ mod counter {
         };
         let (Some(ticks), ns) = pair() else { return monotonic_ns() };
         let (past, span) = (ticks.wrapping_sub(base.ticks.get()), base.span.get());
-        // A thread that stamps rarely says nothing about the rate: the machine may have slept, or the counter started
-        // anew. Below a span's length the pairs' own errors are too large.
+        // A thread that stamps rarely gives no information about the rate: the machine may have been suspended, or the
+        // counter reset. Below a span's length the pairs' own errors are too large.
         if span != 0 && past >= span && past / 16 < span {
             let (told, elapsed) = (scale(past, rate), ns.saturating_sub(base.ns.get()));
             // The pairs themselves are within 200 ns.
@@ -134,7 +133,7 @@ mod counter {
                 let elapsed = ns.saturating_sub(first_ns);
                 if elapsed >= CALIBRATION_NS {
                     let rate = (u128::from(elapsed) << 32) / u128::from(ticks.wrapping_sub(first_ticks).max(1));
-                    // 50 MHz to 50 GHz; another figure is no rate (the machine slept in between, say).
+                    // 50 MHz to 50 GHz; any other figure is not a rate (say, the machine was suspended in between).
                     let rate = u64::try_from(rate).ok().filter(|r| (1 << 32) / 50 <= *r && *r <= (1 << 32) * 20);
                     RATE.0.store(rate.unwrap_or(UNFIT), Ordering::Relaxed);
                 }
@@ -162,7 +161,7 @@ mod counter {
 mod tests {
     use super::*;
 
-    /// The kernel's clock before and after each stamp is what it is held to, over many spans and pauses.
+    /// Each stamp must be between the kernel's clock before and after it, over many spans and pauses.
     #[test]
     fn a_stamp_is_the_kernels_clock_within_a_microsecond() {
         let check = || {

@@ -1,4 +1,4 @@
-//! Signals that ask a program to end, for one that has something to do before.
+//! Signals that ask a program to end, for programs that have to clean up first.
 
 use std::fs::File;
 use std::io::{self, Read};

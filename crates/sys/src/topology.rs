@@ -1,9 +1,10 @@
 //! Which CPUs share a core, a last-level cache, a NUMA node, and how fast each is: from `/sys`.
 //!
-//! Files read beneath the root, as Linux Documentation/ABI/stable/sysfs-devices-system-cpu and admin-guide/cputopology
+//! Files read below the root, as Linux Documentation/ABI/stable/sysfs-devices-system-cpu and admin-guide/cputopology
 //! describe them: `devices/system/cpu/{online,cpuN/topology/{thread_siblings_list,physical_package_id},
-//! cpuN/cache/indexM/{level,type,shared_cpu_list,size},cpuN/cpu_capacity}` and `devices/system/node/{online,nodeN/cpulist}`.
-//! What is missing gets the value of a plain machine: a core of its own, one package, one cache, one node, full capacity.
+//! cpuN/cache/indexM/{level,type,shared_cpu_list,size},cpuN/cpu_capacity}` and
+//! `devices/system/node/{online,nodeN/cpulist}`. Missing files get the values of a plain machine: a core of its own,
+//! one package, one cache, one node, full capacity.
 
 use std::fs;
 use std::io;
@@ -36,11 +37,11 @@ pub struct Cpu {
     pub package: u32,
     /// The NUMA node.
     pub node: u32,
-    /// The online CPUs on the same core, this one too.
+    /// The online CPUs on the same core, including this one.
     pub siblings: CpuSet,
-    /// The online CPUs that share the deepest cache, this one too.
+    /// The online CPUs that share the deepest cache, including this one.
     pub llc: CpuSet,
-    /// The size of that cache in bytes; `None` where it is not told.
+    /// The size of that cache in bytes; `None` if it is not known.
     pub llc_size: Option<u64>,
     /// Speed against the fastest kind of core of the machine, of [`FULL_CAPACITY`]: below it for little cores.
     pub capacity: u32,
@@ -102,7 +103,7 @@ impl Topology {
 impl Cpu {
     fn read(dir: &Path, id: u32, online: &CpuSet, nodes: &[(u32, CpuSet)]) -> io::Result<Cpu> {
         let only: CpuSet = [id].into_iter().collect();
-        // A list that leaves the CPU itself out (seen in virtual machines) groups it with nobody.
+        // A list without the CPU itself (seen in virtual machines) leaves it in a group of its own.
         let group = |set: CpuSet| if set.contains(id) { set.intersection(online) } else { only.clone() };
         let siblings = match optional(&dir.join("topology/thread_siblings_list"))? {
             Some(list) => Some(list),
@@ -126,7 +127,7 @@ impl Cpu {
         };
         Ok(Cpu {
             id,
-            // -1 where firmware tells none.
+            // -1 if the firmware does not report it.
             package: optional::<i64>(&dir.join("topology/physical_package_id"))?
                 .and_then(|p| u32::try_from(p).ok())
                 .unwrap_or(0),

@@ -1,4 +1,4 @@
-//! Tracepoints through tracefs, in an instance of one's own: other users of tracing are not disturbed. Needs root.
+//! Tracepoints through tracefs, in a separate instance, so other users of tracing are not disturbed. Needs root.
 //!
 //! Interface: Linux Documentation/trace/ftrace.rst and events.rst.
 
@@ -62,7 +62,7 @@ impl Tracefs {
         &self.dir
     }
 
-    /// The format of an event (`sched/sched_switch`): the fields' places, never to be taken for granted.
+    /// The format of an event (`sched/sched_switch`): the fields' offsets, which differ between kernels.
     pub fn event_format(&self, event: &str) -> io::Result<String> {
         fs::read_to_string(self.dir.join("events").join(check(event)?).join("format"))
     }
@@ -73,7 +73,7 @@ impl Tracefs {
     /// `AlreadyExists` when the name is taken; `PermissionDenied` without root.
     pub fn create_instance(&self, name: &str) -> io::Result<Instance> {
         let dir = self.dir.join("instances").join(check(name)?);
-        // Started first: a signal between the two leaves a shell that finds nothing to remove. Where the name is taken,
+        // Started first: a signal between the two leaves a shell that finds nothing to remove. If the name is taken,
         // the guard is dismissed with the error.
         let guard = Guard::start(&dir);
         fs::create_dir(&dir)?;
@@ -84,7 +84,7 @@ impl Tracefs {
 }
 
 impl Instance {
-    /// Its directory, with `per_cpu/cpuN/trace_pipe_raw` and all else.
+    /// Its directory, with `per_cpu/cpuN/trace_pipe_raw` and the other files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -124,7 +124,7 @@ impl Instance {
         self.write("trace_marker", text)
     }
 
-    /// The trace as text, without taking it out.
+    /// The trace as text, without consuming it.
     pub fn text(&self) -> io::Result<String> {
         fs::read_to_string(self.dir.join("trace"))
     }
@@ -134,7 +134,7 @@ impl Instance {
         File::open(self.dir.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw")))
     }
 
-    /// What a CPU's buffer kept and lost: a count of events is worth little without it.
+    /// What a CPU's buffer kept and lost; event counts mean little without it.
     pub fn stats(&self, cpu: u32) -> io::Result<BufferStats> {
         let text = fs::read_to_string(self.dir.join(format!("per_cpu/cpu{cpu}/stats")))?;
         Ok(parse_stats(&text))
@@ -149,7 +149,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // There is nobody to report a failure to; the guard tries again when this process ends.
+        // A failure cannot be reported from here; the guard tries again when this process ends.
         let _ = self.stop();
         if fs::remove_dir(&self.dir).is_err() {
             self.guard.keep();
@@ -157,7 +157,7 @@ impl Drop for Instance {
     }
 }
 
-/// A shell that removes an instance when this process has ended, even by SIGKILL. None where it could not be started.
+/// A shell that removes an instance when this process has ended, even by SIGKILL. `None` if it could not be started.
 #[derive(Debug)]
 struct Guard(Option<Child>);
 

@@ -24,8 +24,8 @@ use crate::pool::Pool;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WqAttrs {
-    /// The nice value of the workers. `None`: as the queue's `HIGHPRI` flag says. One below the process's own needs a
-    /// privilege (`CAP_SYS_NICE` or `RLIMIT_NICE`); without it the workers keep that of the process.
+    /// The nice value of the workers. `None`: the queue's `HIGHPRI` flag decides. A value below the process's own needs
+    /// a privilege (`CAP_SYS_NICE` or `RLIMIT_NICE`); without it the workers keep the process's value.
     pub nice: Option<i32>,
     /// The CPUs that workers may run on. `None`: all CPUs of the pools.
     pub cpumask: Option<CpuSet>,
@@ -86,7 +86,7 @@ impl Layout {
 }
 
 /// All layouts that a queue has had, one for each set of attributes, so that reading the current one takes no lock and
-/// items that are still on an old one's pools can be found.
+/// items still on the pools of an old one can be found.
 pub(crate) struct Layouts {
     first: Entry,
     current: AtomicUsize,
@@ -122,7 +122,7 @@ impl Layouts {
         self.entries().flat_map(|entry| entry.layout.pools.iter())
     }
 
-    /// Makes the layout with these attributes current, `make` makes it if there is none. Not for several threads at once.
+    /// Makes the layout with these attributes current, creating it with `make` if needed. Callers must serialise.
     pub(crate) fn switch<E>(&self, attrs: &WqAttrs, make: impl FnOnce() -> Result<Layout, E>) -> Result<(), E> {
         let place = match self.entries().position(|entry| entry.layout.attrs == *attrs) {
             Some(place) => place,

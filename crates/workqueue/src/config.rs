@@ -11,14 +11,14 @@ use crate::error::ConfigError;
 use crate::node::MAX_CPUS;
 use crate::report::{OnReport, Report};
 
-/// How the workers of high-priority pools are raised.
+/// How workers of high-priority pools get their priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HighPriorityPolicy {
     /// Nice -20; else as low as `RLIMIT_NICE` allows; else a short EEVDF slice.
     #[default]
     Best,
-    /// Only the short slice, which needs no privilege: an arm of its own for experiments.
+    /// Only the short slice, which needs no privilege: a separate arm for experiments.
     Slice,
 }
 
@@ -28,9 +28,8 @@ pub enum HighPriorityPolicy {
 /// ```
 /// use postread_workqueue::{Config, Pools, WqFlags};
 ///
-/// // Two workers may run at once, whatever the machine has.
-/// let pools = Pools::new(Config::new().unbound_concurrency(2))?;
-/// let wq = pools.alloc("test", WqFlags::UNBOUND, 0)?;
+/// Two workers may run at once, on any machine. let pools = Pools::new(Config::new().unbound_concurrency(2))?; let wq =
+/// pools.alloc("test", WqFlags::UNBOUND, 0)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -85,54 +84,54 @@ impl Config {
         self
     }
 
-    /// The machine's topology, from which pods and NUMA nodes follow, instead of what `/sys` shows.
+    /// The machine's topology, which determines pods and NUMA nodes, instead of the one in `/sys`.
     pub fn topology(mut self, topology: Topology) -> Config {
         self.topology = Some(topology);
         self
     }
 
-    /// After how long the monitor takes notice of an item that holds up others: one that sleeps without having said so
-    /// with [`blocking`](crate::blocking), or one that hogs a bound pool's CPU. It then counts as `blocking`. 10 ms
-    /// to begin with, as the kernel's `workqueue.cpu_intensive_thresh_us`; zero turns this off.
+    /// How long an item may hold up others before the monitor acts: by sleeping outside of
+    /// [`blocking`](crate::blocking), or by hogging a bound pool's CPU. It then counts as `blocking`. The default is 10
+    /// ms, as the kernel's `workqueue.cpu_intensive_thresh_us`; zero turns this off.
     pub fn cpu_intensive_thresh(mut self, thresh: Duration) -> Config {
         self.cpu_intensive_thresh = thresh;
         self
     }
 
-    /// After how long without any progress a pool with waiting items is reported as stalled: 30 s to begin with, as the
-    /// kernel's `workqueue.watchdog_thresh`; zero turns this off.
+    /// How long a pool with waiting items may make no progress before it is reported as stalled. The default is 30 s,
+    /// as the kernel's `workqueue.watchdog_thresh`; zero turns this off.
     pub fn watchdog_thresh(mut self, thresh: Duration) -> Config {
         self.watchdog_thresh = thresh;
         self
     }
 
-    /// Called with each [`Report`], on the manager's thread for most: it should not take long. Without it (and without the
-    /// feature `tracing`), reports are only kept for [`Pools::reports`](crate::Pools::reports).
+    /// Called with each [`Report`], mostly on the manager's thread, so it should return quickly. Without it (and
+    /// without the feature `tracing`), reports are only kept for [`Pools::reports`](crate::Pools::reports).
     pub fn on_report(mut self, f: impl Fn(&Report) + Send + Sync + 'static) -> Config {
         self.on_report = Some(Arc::new(f));
         self
     }
 
-    /// The most worker threads of all pools together; rescuers do not count. Beyond it, making a thread fails as it does
-    /// when the system is out of them: items then wait for the workers there are.
+    /// The most worker threads of all pools together; rescuers do not count. Beyond it, thread creation fails as if the
+    /// system were out of threads: items then wait for the existing workers.
     pub fn max_threads(mut self, threads: usize) -> Config {
         self.max_threads = threads;
         self
     }
 
-    /// How long a worker beyond a pool's first is idle before it leaves; up to twice as long in effect.
+    /// How long a worker beyond a pool's first is idle before it exits (in practice up to twice as long).
     pub fn idle_timeout(mut self, timeout: Duration) -> Config {
         self.idle_timeout = timeout.max(Duration::from_millis(1));
         self
     }
 
-    /// How high-priority workers are raised.
+    /// How high-priority workers get their priority.
     pub fn high_priority(mut self, policy: HighPriorityPolicy) -> Config {
         self.high_priority = policy;
         self
     }
 
-    /// The slice asked for where high priority means a slice; the kernel takes 100 us to 100 ms.
+    /// The slice requested where high priority means a slice; the kernel accepts 100 us to 100 ms.
     pub fn high_priority_slice(mut self, slice: Duration) -> Config {
         self.slice = slice;
         self
@@ -142,18 +141,18 @@ impl Config {
     pub(crate) fn resolve(&self) -> Result<(CpuSet, usize), ConfigError> {
         let allowed = affinity::current().map_err(ConfigError::Affinity)?;
         let cpus = self.cpus.clone().unwrap_or_else(|| allowed.clone());
-        // The kernel's mask has only CPUs that are online. The last check is for the bits that an item has for them.
+        // The kernel's mask contains only online CPUs. The last check is for the bits that an item has for CPU numbers.
         if cpus.is_empty() || !cpus.is_subset(&allowed) || cpus.len() >= MAX_CPUS {
             return Err(ConfigError::Cpus { wanted: cpus, allowed });
         }
-        // A quota that cannot be read limits nothing: the CPUs still do.
+        // An unreadable quota does not limit anything: the CPUs still do.
         let concurrency =
             self.unbound_concurrency.unwrap_or_else(|| concurrency(cpus.len(), quota::cpu_quota().unwrap_or(None)));
         Ok((cpus, concurrency))
     }
 }
 
-/// How many workers may run at once: as many as there are CPUs, or as the quota pays for, rounded up.
+/// How many workers may run at once: the number of CPUs, or what the quota allows, rounded up.
 pub(crate) fn concurrency(cpus: usize, quota: Option<f64>) -> usize {
     quota.map_or(cpus, |quota| cpus.min(quota.ceil() as usize)).max(1)
 }

@@ -1,4 +1,4 @@
-//! What a thread runs at the moment: how an item's code finds out that it runs inside one, and how it says that it waits.
+//! What a thread currently runs: how code finds out that it is inside an item, and how it announces that it waits.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -13,7 +13,7 @@ use crate::work::Work;
 
 struct Current {
     worker: RefCell<Option<(Arc<Pool>, Arc<WorkerInfo>)>>,
-    /// A thread of the crate that is no worker, and must not wait for one either.
+    /// A thread of the crate that is not a worker, but must not wait for one either.
     service: Cell<bool>,
     /// Addresses of the item that runs and of its queue; 0 between items.
     node: Cell<usize>,
@@ -37,8 +37,8 @@ thread_local! {
     };
 }
 
-/// Looks at the thread's state. A thread that is being torn down has none left, and is no worker any more: the
-/// destructor of another thread-local may still drop or flush a queue.
+/// Looks at the thread's state. A thread in teardown no longer has one and is no longer a worker, but the destructor of
+/// another thread-local may still drop or flush a queue.
 fn with_current<R>(look: impl FnOnce(&Current) -> R) -> Option<R> {
     CURRENT.try_with(look).ok()
 }
@@ -79,7 +79,7 @@ pub(crate) fn set_worker(worker: Option<(&Arc<Pool>, &Arc<WorkerInfo>)>) {
     with_current(|current| drop(current.worker.replace(worker)));
 }
 
-/// Says that the calling thread serves a set of pools.
+/// Marks the calling thread as serving a set of pools.
 pub(crate) fn serve() {
     with_current(|current| current.service.set(true));
 }
@@ -89,7 +89,7 @@ pub fn current_work() -> Option<Work> {
     with_current(|current| current.work.borrow().clone()).flatten()
 }
 
-/// The time inside an item. At its end the thread is where it was before, inside an outer item perhaps.
+/// Scope of being inside an item. When it ends, the thread is where it was before, perhaps inside an outer item.
 pub(crate) struct Inside {
     node: usize,
     wq: usize,
@@ -123,30 +123,28 @@ impl Drop for Inside {
     }
 }
 
-/// Drops what a panic carried, whose own destructor may panic too.
+/// Drops a panic's payload, whose own destructor may panic too.
 pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(again);
     }
 }
 
-/// Runs `f`, which waits (for I/O, a lock, another item), and lets another worker of the pool go on meanwhile.
+/// Runs `f`, which waits (for I/O, a lock, another item), and lets another worker of the pool run meanwhile.
 ///
-/// A bound pool runs one worker at a time, an unbound pool as many as there are CPUs; the kernel sees for itself when a
-/// worker sleeps, a user-space pool does not. An item that waits without saying so holds up the items after it, until the
-/// monitor notices ([`Config::cpu_intensive_thresh`](crate::Config::cpu_intensive_thresh)).
-/// Outside of a worker this only calls `f`. It nests. Waiting with this crate's own `flush`, `drain` and `cancel_sync`
-/// needs no `blocking` around it.
+/// A bound pool runs one worker at a time, an unbound pool as many as there are CPUs; the kernel notices when a worker
+/// sleeps, a user-space pool cannot. An item that waits outside of `blocking` holds up the items after it, until the
+/// monitor notices ([`Config::cpu_intensive_thresh`](crate::Config::cpu_intensive_thresh)). Outside of a worker this
+/// only calls `f`. It nests. Waiting with this crate's own `flush`, `drain` and `cancel_sync` needs no `blocking`
+/// around it.
 ///
 /// ```
 /// use std::sync::mpsc;
 /// use postread_workqueue::{Workqueue, WqFlags, blocking};
 ///
-/// let wq = Workqueue::alloc("doc_blocking", WqFlags::PERCPU, 0)?;
-/// let (answer, question) = mpsc::channel();
-/// wq.spawn_on(0, move || assert_eq!(blocking(|| question.recv()), Ok(42)))?;
-/// // Behind the first item on the same CPU, and yet it runs: otherwise both would wait for ever.
-/// wq.spawn_on(0, move || answer.send(42).unwrap())?;
+/// let wq = Workqueue::alloc("doc_blocking", WqFlags::PERCPU, 0)?; let (answer, question) = mpsc::channel();
+/// wq.spawn_on(0, move || assert_eq!(blocking(|| question.recv()), Ok(42)))?; After the first item on the same CPU, and
+/// yet it runs: otherwise both would wait forever. wq.spawn_on(0, move || answer.send(42).unwrap())?;
 /// assert_eq!(wq.flush()?.panics, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -155,7 +153,7 @@ pub fn blocking<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Counts a worker out of its pool, and in again at its end, also after a panic.
+/// Counts a worker out of its pool, and back in when dropped, also after a panic.
 pub(crate) struct Blocked {
     worker: bool,
 }

@@ -12,9 +12,9 @@ use crate::work::Work;
 
 /// An item that is queued after a delay.
 ///
-/// From [`queue_delayed`](Workqueue::queue_delayed) on it is pending, though on no list before the delay has passed:
-/// [`flush`](Workqueue::flush) and [`drain`](Workqueue::drain) of the queue do not wait for it. An armed timer keeps its
-/// queue, as a handle does.
+/// It is pending from [`queue_delayed`](Workqueue::queue_delayed) on, though not on a list until the delay has passed:
+/// [`flush`](Workqueue::flush) and [`drain`](Workqueue::drain) of the queue do not wait for it. An armed timer keeps
+/// its queue alive, as a handle does.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,7 +44,7 @@ impl DelayedWork {
         &self.work
     }
 
-    /// If the item waits for its time it is queued now. Then as [`Work::flush`].
+    /// Queues the item at once if its timer is armed. Then as [`Work::flush`].
     ///
     /// # Errors
     /// As [`Work::flush`].
@@ -79,7 +79,7 @@ impl From<Work> for DelayedWork {
     }
 }
 
-/// A pending instance that waits for its time.
+/// A pending instance whose timer is armed.
 pub(crate) struct Timed {
     node: Arc<Node>,
     wq: Workqueue,
@@ -107,14 +107,14 @@ impl Timed {
         }
     }
 
-    /// Queues the item. It was promised a run when it was armed, so a drain that has begun since does not turn it away.
+    /// Queues the item. It was promised a run when it was armed, so a drain that began later does not refuse it.
     pub(crate) fn fire(timed: Timed) {
         let Timed { node, wq, here, target } = timed;
         wq.inner().queue_promised(node, here, target);
         wq.let_go();
     }
 
-    /// Gives the pending instance up.
+    /// Gives up the pending instance.
     pub(crate) fn discard(self) {
         self.wq.let_go();
     }

@@ -10,7 +10,7 @@ pub const WQ_MAX_ACTIVE: usize = 2048;
 /// The `max_active` that 0 stands for, as in the kernel (`WQ_DFL_ACTIVE`).
 pub const WQ_DFL_ACTIVE: usize = 1024;
 
-/// The least that a NUMA node's part of `max_active` is by default, as in the kernel (`WQ_DFL_MIN_ACTIVE`).
+/// The default minimum of a NUMA node's part of `max_active`, as in the kernel (`WQ_DFL_MIN_ACTIVE`).
 pub const WQ_DFL_MIN_ACTIVE: usize = 8;
 
 /// The longest name of a queue, in bytes, as in the kernel (`WQ_NAME_LEN` less the zero byte).
@@ -20,7 +20,7 @@ pub const WQ_NAME_MAX: usize = 31;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// Neither or both of `PERCPU` and `UNBOUND`, or bits that mean nothing.
+    /// Neither or both of `PERCPU` and `UNBOUND`, or unknown bits.
     #[error("contradictory flags {flags:?}: expected exactly one of PERCPU and UNBOUND")]
     Flags {
         /// The flags given.
@@ -120,7 +120,7 @@ pub enum QueueNodeError {
 
 /// The item is not disabled, so it cannot be enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("enable of an item that is not disabled")]
+#[error("enable called on an item that is not disabled")]
 #[non_exhaustive]
 pub struct EnableError;
 
@@ -139,8 +139,8 @@ pub enum ConfigError {
         /// The CPUs of the affinity mask.
         allowed: postread_sys::CpuSet,
     },
-    /// The process-wide pools exist already.
-    #[error("the worker pools of this process are in use already")]
+    /// The process-wide pools already exist.
+    #[error("the worker pools of this process are already in use")]
     InUse,
     /// The manager thread, which makes the other threads, could not be made.
     #[error("manager thread: {0}")]

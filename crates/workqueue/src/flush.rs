@@ -4,7 +4,7 @@
 //! what is queued meanwhile has the other colour, so it does not prolong the wait. Flushes go one at a time, which is why
 //! two colours are enough. (The kernel has 16 and lets flushes overlap.)
 //!
-//! Both counts only grow, so nothing has to be read at one moment: the done items are summed before the queued ones, and
+//! Both counts only grow, so no consistent snapshot is needed: the done items are summed before the queued ones, and
 //! equal sums mean that nothing was in flight when the first sum was taken.
 
 use crate::padded::Padded;
@@ -64,7 +64,8 @@ impl FlushCounts {
         }
     }
 
-    /// The item was not queued after all. On the same counter as before, so no sum is ever too small.
+    /// Undoes [`FlushCounts::count_queued`] when the item is not queued after all. On the same counter, so no sum is
+    /// ever too small.
     pub(crate) fn uncount(&self, cpu: usize, color: usize) {
         self.cpus[cpu].0.queued[color].fetch_sub(1, Ordering::SeqCst);
         self.wake(color);
@@ -114,15 +115,15 @@ impl FlushCounts {
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Nothing is queued from here on. True if nothing is in flight either. Otherwise whoever counts the last item done
-    /// finds out with [`FlushCounts::is_over`]: each side stores, then looks, and one of them sees the other.
+    /// Nothing is queued from here on. True if nothing is in flight either. Otherwise the thread that counts the last
+    /// item done notices with [`FlushCounts::is_over`]: each side stores, then looks, and one of them sees the other.
     pub(crate) fn close(&self) -> bool {
         self.closed.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.is_over()
     }
 
-    /// Is it closed, and nothing in flight? By whoever has just counted an item done.
+    /// Is it closed, and nothing in flight? Called by the thread that has just counted an item done.
     pub(crate) fn is_over(&self) -> bool {
         between_seq_cst();
         self.closed.load(Ordering::SeqCst) && self.is_idle(0) && self.is_idle(1)

@@ -1,13 +1,13 @@
-//! Which of a pool's workers are awake: the idle/wake protocol, the part whose mistakes tests find only by luck.
+//! Which of a pool's workers are awake: the idle/wake protocol, whose bugs ordinary tests find only by luck.
 //!
 //! One word counts the workers that are *running* (awake and not inside `blocking`), *waking* (woken but not yet looking
 //! at the lists; these count as running too) and *idle*. The idle ones are on a stack, last in, first out, so that the
 //! warmest cache is used first. Each sleeps on its own wake word.
 //!
-//! The rule that keeps every item from being forgotten has two halves:
+//! The rule that ensures no item is forgotten has two halves:
 //!
-//! - Whoever makes an item visible looks at the word *after* that, and wakes a worker when fewer than the limit run and
-//!   none is waking.
+//! - The thread that makes an item visible looks at the word *after* that, and wakes a worker when fewer than the limit
+//!   run and none is waking.
 //! - A worker counts itself out *before* it looks at the lists for the last time.
 //!
 //! Each half is sequentially consistent (a fence between its store and its load, or both of that kind), so at least
@@ -35,7 +35,7 @@ const AWAKE: u32 = 0;
 const WAKE: u32 = 1;
 const EXIT: u32 = 2;
 
-/// A worker as the protocol sees it.
+/// The protocol's view of a worker.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     signal: AtomicU32,
@@ -56,7 +56,7 @@ impl Sleeper {
     }
 }
 
-/// What became of a wake-up.
+/// The outcome of a wake-up.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
     /// None was needed: enough workers run, or one is on its way.
@@ -97,7 +97,7 @@ impl Idle {
         waking(word) == 0 && running(word) < self.limit
     }
 
-    /// By whoever made an item visible, by a sequentially consistent read-modify-write or with a fence after it.
+    /// Called after making an item visible, by a sequentially consistent read-modify-write or with a fence after it.
     pub(crate) fn notify(&self) -> Wake {
         between_seq_cst();
         if self.wanted(self.word.load(Ordering::SeqCst)) { self.wake() } else { Wake::Enough }
@@ -159,13 +159,13 @@ impl Idle {
         self.word.fetch_sub(RUNNING + WAKING, Ordering::AcqRel);
     }
 
-    /// By a woken worker, before it looks at the lists.
+    /// Called by a woken worker, before it looks at the lists.
     pub(crate) fn woke(&self) {
         self.word.fetch_sub(WAKING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// By a worker that found nothing, or is one too many. `has_work` looks at the lists.
+    /// Called by a worker that found nothing, or is one too many. `has_work` looks at the lists.
     pub(crate) fn sleep(&self, me: &Arc<Sleeper>, has_work: impl Fn() -> bool) -> Slept {
         {
             let mut sleepers = lock(&self.sleepers);
@@ -187,8 +187,8 @@ impl Idle {
         }
     }
 
-    /// Off the idle stack again, unless somebody has just taken it off, or enough others run: these look at the lists
-    /// after their items.
+    /// Takes the worker off the idle stack again, unless another thread has just done so, or enough others run: those
+    /// look at the lists after their items.
     fn withdraw(&self, me: &Arc<Sleeper>) -> bool {
         let mut sleepers = lock(&self.sleepers);
         let Some(place) = sleepers.iter().rposition(|s| Arc::ptr_eq(s, me)) else { return false };
@@ -205,14 +205,14 @@ impl Idle {
         false
     }
 
-    /// By a worker whose item is about to wait. The caller then looks at the lists, and calls [`Idle::notify`] if there
-    /// is work.
+    /// Called by a worker whose item is about to wait. The caller then looks at the lists, and calls [`Idle::notify`]
+    /// if there is work.
     pub(crate) fn block(&self) {
         self.word.fetch_sub(RUNNING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// By a worker whose item has waited. For a while one more than the limit may run, until an item ends.
+    /// Called by a worker whose item has waited. One more than the limit may run until an item ends.
     pub(crate) fn unblock(&self) {
         self.word.fetch_add(RUNNING, Ordering::AcqRel);
     }
@@ -247,8 +247,8 @@ impl Idle {
         old
     }
 
-    /// By a running worker that exits because all workers do: those that went idle since `dismiss` exit too. (A worker that
-    /// is just going idle is dismissed here, or finds this one no longer running and does not sleep.)
+    /// Called by a running worker that exits because all workers do: those that went idle since `dismiss` exit too. (A
+    /// worker that is just going idle is dismissed here, or finds this one no longer running and does not sleep.)
     pub(crate) fn leave(&self) {
         self.word.fetch_sub(RUNNING, Ordering::AcqRel);
         self.dismiss();

@@ -1,4 +1,4 @@
-//! Running small items in place: the counterpart of the kernel's BH workqueues, and of what dm-verity does with them.
+//! Running small items in place: the counterpart of the kernel's BH workqueues, and of how dm-verity uses them.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,8 +13,8 @@ use crate::queue::Workqueue;
 use crate::state::{Finish, Start};
 use crate::work::Work;
 
-/// The limits of what one thread runs in place: so much time, and so many items, in each period. The kernel's softirq
-/// handler gives way after 2 ms or 10 rounds.
+/// How much one thread may run in place per period: time, and number of items. The kernel's softirq handler yields
+/// after 2 ms or 10 rounds.
 const TIME: Duration = Duration::from_millis(2);
 const ITEMS: u32 = 10;
 const PERIOD: Duration = Duration::from_millis(10);
@@ -31,7 +31,7 @@ thread_local! {
     static TURN: Cell<Turn> = const { Cell::new(Turn { began: 0, spent: 0, items: 0 }) };
 }
 
-/// What became of an item.
+/// What happened to an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Executed {
@@ -39,18 +39,18 @@ pub enum Executed {
     Here,
     /// It was queued.
     Queued,
-    /// Neither: as where [`Workqueue::queue`] returns false.
+    /// Neither: [`Workqueue::queue`] would return false.
     No,
 }
 
 impl Workqueue {
-    /// Runs an item on the calling thread if it is small, and queues it otherwise. For items of which the work to be done
-    /// (`bytes` to hash or decrypt, say) may be less than the cost of handing them over.
+    /// Runs an item on the calling thread if it is small, and queues it otherwise. For items whose work (`bytes` to
+    /// hash or decrypt, say) may cost less than handing them over.
     ///
-    /// It is queued when `bytes` is above the queue's limit ([`set_inline_bytes`](Workqueue::set_inline_bytes)); when the
-    /// caller runs inside an item already; when this thread has run items in place for 2 ms, or 10 of them, within the last
-    /// 10 ms; when it still runs elsewhere; and when `max_active` leaves no place, so that it passes no item that waits.
-    /// In every case it is one item to `flush`, `cancel` and the statistics.
+    /// It is queued when `bytes` is above the queue's limit ([`set_inline_bytes`](Workqueue::set_inline_bytes)); when
+    /// the caller runs inside an item already; when this thread has run items in place for 2 ms, or 10 of them, within
+    /// the last 10 ms; when it still runs elsewhere; and when `max_active` is reached, so that it overtakes no waiting
+    /// item. In every case it is one item to `flush`, `cancel` and the statistics.
     ///
     /// ```
     /// use postread_workqueue::{Executed, Work, Workqueue, WqFlags};
@@ -75,7 +75,7 @@ impl Workqueue {
             return queued(self.queue_claimed(work, None));
         };
         if state.start() == Start::Deferred {
-            // The worker that runs it still runs it again. It is to find it on one of its pool's lists.
+            // The worker that still runs it must run it again, so it has to find it on one of its pool's lists.
             return Executed::Queued;
         }
         let start = stamp_ns();
@@ -95,7 +95,7 @@ impl Workqueue {
         let finished = state.finish();
         inner.complete_here(&counted, here);
         if finished == Finish::Again {
-            // Queued meanwhile, and met by a worker that left it to this thread. It goes back to its list.
+            // Queued meanwhile, and found by a worker that left it to this thread. Put it back on its list.
             let node = Arc::clone(work.node());
             let wq = node.wq();
             state.hand_over();

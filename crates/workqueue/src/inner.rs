@@ -1,4 +1,4 @@
-//! What all handles of a queue share: its limits, its lists of waiting items, its counters.
+//! The state shared by all handles of a queue: its limits, its lists of waiting items, its counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -22,11 +22,11 @@ use crate::rescuer::Rescuer;
 use crate::stats::{Counters, Hists};
 use crate::sync::lock;
 
-/// A CPU's list of waiting items is put in order each time that the CPU has queued so many more.
+/// A CPU's list of waiting items is put in order after every this many items queued by the CPU.
 const TIDY: u64 = 64;
 
-/// About how many spare nodes a CPU keeps: 256 KiB, of a queue that once had so many items waiting. A producer that is
-/// well ahead of the workers uses hundreds between two of their turns.
+/// Roughly how many spare nodes a CPU keeps: 256 KiB, for a queue that once had so many items waiting. A producer that
+/// is well ahead of the workers uses hundreds between two of their turns.
 const SPARE: usize = 2048;
 
 /// What a queue records on one CPU.
@@ -35,7 +35,7 @@ pub(crate) struct PerCpu {
     /// CPU time of its items, in nanoseconds.
     pub(crate) cpu_time: AtomicU64,
     pub(crate) migrated: AtomicU64,
-    /// Made by the first item that runs here.
+    /// Allocated by the first item that runs here.
     pub(crate) hists: OnceLock<Box<Hists>>,
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct WqInner {
     flush_turn: Condvar,
 }
 
-/// What a queue is made of.
+/// The parameters of a new queue.
 pub(crate) struct Made {
     pub(crate) name: String,
     pub(crate) flags: WqFlags,
@@ -136,7 +136,7 @@ pub(crate) struct Made {
     pub(crate) max_active: u64,
 }
 
-/// The size above which items are queued rather than run in place, to begin with: dm-verity's `use_bh_bytes`.
+/// The default size above which items are queued rather than run in place: dm-verity's `use_bh_bytes`.
 pub(crate) const INLINE_BYTES: usize = 8192;
 
 impl WqInner {
@@ -221,7 +221,8 @@ impl WqInner {
         }
     }
 
-    /// Takes a place for an item that its caller runs at once. How it counts; `None` if it has to be queued instead.
+    /// Reserves a place for an item that its caller runs at once. Returns how it counts; `None` if it must be queued
+    /// instead.
     pub(crate) fn reserve_here(self: &Arc<Self>, node: &Node, cpu: usize) -> Option<Queued> {
         let pwq = self.pwq_of(cpu);
         let (color, _) = self.count_queued(cpu)?;
@@ -298,7 +299,7 @@ impl WqInner {
         self.pwqs[pwq].list.has_inactive()
     }
 
-    /// Are so many finished items worth taking the lock for?
+    /// Are this many finished items worth taking the lock for?
     pub(crate) fn is_batch(&self, count: u64) -> bool {
         count >= (self.max_active.load(Ordering::Relaxed) / 8).min(64)
     }
@@ -363,8 +364,7 @@ impl WqInner {
         }
     }
 
-    /// Waits for all items queued before. Flushes go one at a time; those that come while one is under way share the
-    /// next one.
+    /// Waits for all items queued before. Flushes run one at a time; those that arrive during one share the next one.
     pub(crate) fn flush(&self) -> Flushed {
         let mut state = lock(&self.flush);
         let mine = state.started + 1;
@@ -401,7 +401,7 @@ impl WqInner {
         seen
     }
 
-    /// A node for a one-shot item: one that has run before, if there is one here or on the next CPU.
+    /// A node for a one-shot item: a spare one, if there is one here or on the next CPU.
     fn once(&self, f: Once, here: usize) -> Arc<Node> {
         let next = if here + 1 == self.spare.len() { 0 } else { here + 1 };
         let spare = &self.spare[here].0;
@@ -414,7 +414,7 @@ impl WqInner {
         node
     }
 
-    /// Gives nodes of one-shot items that have run for the next ones.
+    /// Recycles nodes of one-shot items that have run.
     pub(crate) fn give_spare(&self, cpu: usize, nodes: &mut Vec<Arc<Node>>) {
         if nodes.is_empty() {
             return;
@@ -446,10 +446,10 @@ impl WqInner {
         percpu.hists.get_or_init(Box::default).record(queued.at, queued.active_at, start, end);
     }
 
-    /// Takes the pending instance of an item off whatever list it is on. `None` when it is not found: it may be on its
-    /// way.
+    /// Takes the pending instance of an item off the list it is on. `None` if it is not found: it may be moving between
+    /// lists.
     pub(crate) fn take_out(&self, node: &Node) -> Option<Arc<Node>> {
-        // A hint that may be stale; that the item really is on the list is checked under the list's lock.
+        // A hint that may be stale; whether the item is on the list is checked under the list's lock.
         match node.place() {
             Place::Inactive => self.pwqs.get(node.queued().pwq)?.list.remove(node),
             Place::Timer => None,
@@ -457,13 +457,13 @@ impl WqInner {
         }
     }
 
-    /// Counts an item as done that was cancelled.
+    /// Counts a cancelled item as done.
     pub(crate) fn complete_cancelled(&self, queued: &Queued) {
         self.cancelled.fetch_add(1, Ordering::Relaxed);
         self.complete_here(queued, self.here());
     }
 
-    /// Changes the limits, and activates what they leave room for.
+    /// Changes the limits, and activates items for which there is now room.
     pub(crate) fn set_limits(&self, max_active: Option<u64>, min_active: Option<u64>) {
         let _one_at_a_time = lock(&self.changing);
         if let Some(max) = max_active {

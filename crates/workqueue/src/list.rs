@@ -1,8 +1,8 @@
 //! The intrusive list: queueing an item allocates nothing, and removing one from the middle takes constant time.
 //!
 //! The only unsafe code of this crate. A list owns one strong count of each item in it. The links are in the item, so
-//! an item can be in one list at a time; `owner` in its links says which, and pushing an item that is in one already
-//! panics rather than corrupting the list.
+//! an item can be in only one list at a time; `owner` in its links identifies it, and pushing an item that is already
+//! in a list panics rather than corrupting the list.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -50,7 +50,7 @@ pub(crate) trait Linked: Send + Sync + Sized {
     fn links(&self) -> &Links<Self>;
 }
 
-/// A doubly linked list, first in, first out. Not for several threads at once: it lives under a lock.
+/// A doubly linked list, first in, first out. Not thread-safe: it is protected by a lock.
 #[derive(Debug)]
 struct List<T: Linked> {
     id: usize,
@@ -205,8 +205,8 @@ impl<T: Linked> Drop for List<T> {
     }
 }
 
-/// A list that any thread pushes to without a lock: a stack in front (the inbox), which whoever takes items reverses
-/// into the list proper, under the lock. Items keep the order of the pushes.
+/// A list that any thread pushes to without a lock: a stack in front (the inbox), which the next taker reverses into
+/// the list proper, under the lock. Items keep the order of the pushes.
 #[derive(Debug)]
 pub(crate) struct Fifo<T: Linked> {
     id: usize,
@@ -214,7 +214,7 @@ pub(crate) struct Fifo<T: Linked> {
     consumers: Consumers<T>,
 }
 
-/// Away from the inbox, so that taking does not slow those who push.
+/// On other cache lines than the inbox, so that taking does not slow down pushing.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Consumers<T: Linked> {
@@ -233,14 +233,14 @@ impl<T: Linked> Fifo<T> {
         }
     }
 
-    /// True if nothing was in the inbox: the item is the first of a row. It becomes visible by a sequentially consistent
+    /// True if the inbox was empty: the item is the first of a batch. It becomes visible by a sequentially consistent
     /// operation, as the idle protocol requires.
     pub(crate) fn push(&self, item: Arc<T>) -> bool {
         item.links().take(self.id);
         let item = Arc::into_raw(item).cast_mut();
         let mut head = self.inbox.load(Ordering::Relaxed);
         loop {
-            // SAFETY: this thread's alone until the exchange below succeeds: `take` made this list its owner.
+            // SAFETY: owned by this thread until the exchange below succeeds: `take` made this list its owner.
             unsafe { (*item).links().next.store(head, Ordering::Relaxed) };
             match self.inbox.compare_exchange_weak(head, item, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return head.is_null(),
@@ -251,7 +251,8 @@ impl<T: Linked> Fifo<T> {
 
     /// Is there nothing to take? Exact after a fence, as the idle protocol requires.
     pub(crate) fn is_empty(&self) -> bool {
-        // The length first, since takers share that line; and once more, since what leaves the inbox is counted before.
+        // The length first, since takers share that line; and again at the end, since items are counted before they
+        // leave the inbox.
         let listed = || self.consumers.len.load(Ordering::SeqCst) != 0;
         !listed() && self.inbox.load(Ordering::SeqCst).is_null() && !listed()
     }
@@ -283,7 +284,7 @@ impl<T: Linked> Fifo<T> {
         unsafe { list.splice_back(newer, newest, count) };
     }
 
-    /// Reverses the inbox early, while its items are still in the caller's cache, unless somebody else has the lock.
+    /// Reverses the inbox early, while its items are still in the caller's cache, unless another thread holds the lock.
     pub(crate) fn tidy(&self) {
         if let Ok(mut list) = self.consumers.list.try_lock() {
             self.absorb(&mut list);
@@ -343,7 +344,7 @@ impl<T: Linked> Fifo<T> {
         taken
     }
 
-    /// Removes an item from the middle, if it is here. One that is just being pushed or popped is not.
+    /// Removes an item from the middle, if it is here. An item that is being pushed or popped is not.
     pub(crate) fn remove(&self, item: &T) -> Option<Arc<T>> {
         let mut list = lock(&self.consumers.list);
         self.absorb(&mut list);

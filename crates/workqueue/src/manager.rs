@@ -1,10 +1,10 @@
-//! The manager: one thread for each set of pools, which makes workers, sends away those that have long been idle, queues
-//! delayed items when their time comes, and lets the monitor look at pools whose items wait.
+//! The manager: one thread for each set of pools, which creates workers, dismisses those that have been idle for long,
+//! queues delayed items when they are due, and runs the monitor on pools whose items wait.
 //!
-//! Queueing an item never makes a thread: that would take tens of microseconds, and fail in the wrong place. Each pool
-//! gets its first worker when its first queue is made, and that one never leaves, so an item always has a worker to run
-//! it. When a further thread cannot be made, the manager tries again every 10 ms for as long as items wait, and calls the
-//! rescuers.
+//! Queueing an item never creates a thread: that would take tens of microseconds, and fail in the wrong place. Each
+//! pool gets its first worker when its first queue is made, and that one never exits, so an item always has a worker to
+//! run it. When another thread cannot be created, the manager retries every 10 ms for as long as items wait, and calls
+//! the rescuers.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ use crate::report::Report;
 use crate::rescuer::Rescuer;
 use crate::sync::lock;
 
-/// The time from a failure to make a thread to the next attempt, and to the first call of the rescuers: the kernel's
+/// The time from a failure to create a thread to the next attempt, and to the first call of the rescuers: the kernel's
 /// `MAYDAY_INITIAL_TIMEOUT`.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -41,11 +41,11 @@ pub(crate) struct Manager {
     idle_timeout: Duration,
 }
 
-/// What the thread remembers from round to round.
+/// State that the thread keeps between rounds.
 #[derive(Default)]
 struct Rounds {
     next_cull: Option<Instant>,
-    /// Pools that get no thread, by number: when to call the rescuers.
+    /// Pools for which no thread could be created, by number: when to call the rescuers.
     starved: HashMap<u16, Instant>,
     monitor: Monitor,
     next_look: Option<Instant>,
@@ -70,7 +70,8 @@ impl Manager {
         lock(&self.state).pools.push(Arc::downgrade(pool));
     }
 
-    /// There is something to look at: a pool whose `asked` flag is set, a timer that is due first, monitoring, shutdown.
+    /// Wakes the manager: a pool's `asked` flag is set, a new timer is the first one due, or monitoring or shutdown was
+    /// requested.
     pub(crate) fn ask(&self) {
         lock(&self.state).asked = true;
         self.changed.notify_one();
@@ -148,7 +149,7 @@ impl Rounds {
         if self.next_look.is_none_or(|at| now >= at) {
             if !self.monitor.look(shared, pools) {
                 shared.monitoring.store(false, Ordering::SeqCst);
-                // An item that was queued just before saw that the monitor looks.
+                // An item queued just before this saw that the monitor is running.
                 if pools.iter().any(|pool| pool.has_work()) {
                     shared.monitoring.store(true, Ordering::SeqCst);
                 } else {
@@ -160,8 +161,8 @@ impl Rounds {
         }
     }
 
-    /// Sends idle workers away: of those that have been idle for a whole period, about one for every four busy ones stays,
-    /// and one in any case.
+    /// Dismisses workers that have been idle for a whole period, but keeps about one for every four busy ones, and at
+    /// least one.
     fn cull(&mut self, pools: &[Arc<Pool>], period: Duration) {
         if self.next_cull.is_some_and(|at| Instant::now() >= at) {
             self.next_cull = None;

@@ -1,5 +1,5 @@
-//! How a rescuer is called. The manager calls it for a pool that has had no thread for some time; a call that comes
-//! while the rescuer is at work is remembered.
+//! How a rescuer is called. The manager calls it for a pool that could not get a thread for some time; a call during
+//! the rescuer's work is remembered.
 
 use crate::sync::modelled::{Condvar, Mutex, lock, wait};
 

@@ -1,5 +1,5 @@
-//! The monitor: finds items that sleep without having said so, items that hog a bound pool's CPU, and pools that do not
-//! move. The kernel sees the first two in its scheduler; here the states of threads are sampled, while items wait.
+//! The monitor: finds items that sleep outside of `blocking`, items that hog a bound pool's CPU, and stalled pools. The
+//! kernel sees the first two in its scheduler; here the states of threads are sampled, while items wait.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,11 +13,11 @@ use crate::pool::{Pool, Shared, WorkerInfo};
 use crate::report::{Report, Running};
 use crate::sync::lock;
 
-/// A function is reported from this many violations on, and then each time that the number has doubled: the kernel's
+/// A function is reported after this many violations, and then each time that the number has doubled: the kernel's
 /// `workqueue.cpu_intensive_warning_thresh`.
 const WARNING_THRESH: u64 = 4;
 
-/// The monitor goes on looking for so many rounds in which nothing waits, since starting it again costs a wake-up.
+/// The monitor stops after this many rounds in which nothing waits, since starting it again costs a wake-up.
 const QUIET_ROUNDS: u32 = 20;
 
 /// An item that has run for a while.
@@ -38,8 +38,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// Takes note of how many items the pool's workers have started. For how long there was no progress, if that is too
-    /// long and was not reported yet.
+    /// Records how many items the pool's workers have started. Returns how long there was no progress, if that is too
+    /// long and not yet reported.
     fn note(&mut self, items: u64, now: Instant, thresh: Duration) -> Option<Duration> {
         if self.items != items {
             *self = Progress { items, since: now, reported: false };
@@ -191,8 +191,9 @@ fn running(info: &WorkerInfo, elapsed: u64) -> Option<Running> {
     })
 }
 
-/// Counts a worker out of its pool, as if its item had said that it waits, calls `count`, and wakes another worker. What
-/// that worker runs then finds the event counted. False if the worker was counted out before, or the item has ended.
+/// Counts a worker out of its pool, as if its item were inside `blocking`, calls `count`, and wakes another worker.
+/// What that worker runs then finds the event counted. False if the worker was counted out before, or the item has
+/// ended.
 fn manage(pool: &Arc<Pool>, info: &WorkerInfo, started: u64, count: impl FnOnce()) -> bool {
     if !info.occupancy.manage() {
         return false;

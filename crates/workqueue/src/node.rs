@@ -1,4 +1,4 @@
-//! A work item as the lists hold it, and how it was queued.
+//! A work item as stored in the lists, and how it was queued.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -44,16 +44,16 @@ pub(crate) struct WorkBody {
     pub(crate) name: &'static str,
     pub(crate) state: WorkState,
     pub(crate) panics: AtomicU64,
-    /// The timer that the pending instance waits for, and whose set of pools has it. A hint for whoever cancels.
+    /// The timer that the pending instance waits for, and whose set of pools has it. A hint for cancelling.
     pub(crate) timer: Mutex<Option<(Arc<Shared>, Key)>>,
 }
 
-/// Where a pending item was put. A hint for whoever cancels it, who checks under the lock.
+/// Where a pending item was put. A hint for cancelling, which checks under the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The pool_workqueue's list of items beyond `max_active`.
     Inactive,
-    /// Armed: on no list before its time has come.
+    /// Armed: on no list until it is due.
     Timer,
     /// A list of the pool with this number.
     Shard { pool: u16, shard: usize },

@@ -1,8 +1,8 @@
-//! Whether a worker counts as running in its pool, and who has changed that: the worker itself, which says that it
-//! waits, or the monitor, which found that it does.
+//! Whether a worker counts as running in its pool, and who changed that: the worker itself, when it announces a wait,
+//! or the monitor, when it finds one.
 //!
-//! The pool's count (`idle.rs`) and this word change one after the other, by whoever changes the word. So between the
-//! two the count may be one too high, never too low, and whoever lowers it looks at the lists afterwards.
+//! The pool's count (`idle.rs`) and this word change one after the other, in the thread that changes the word. Between
+//! the two the count may be one too high, never too low, and a thread that lowers it looks at the lists afterwards.
 
 use crate::sync::modelled::{AtomicU32, Ordering};
 
@@ -10,7 +10,7 @@ use crate::sync::modelled::{AtomicU32, Ordering};
 const COUNTED: u32 = 0;
 /// The worker has counted itself out: it is inside `blocking`, or runs a `CPU_INTENSIVE` item.
 const BLOCKED: u32 = 1;
-/// The monitor has counted it out: its item sleeps without saying so, or hogs the CPU.
+/// The monitor has counted it out: its item sleeps outside of `blocking`, or hogs the CPU.
 const MANAGED: u32 = 2;
 /// Never counts: asleep, or a rescuer.
 const OUT: u32 = 3;
@@ -52,11 +52,11 @@ impl Occupancy {
 
     /// By the worker at the end of an item. True: it counts itself in again.
     pub(crate) fn item_ended(&self) -> bool {
-        // Late by one item at worst: then the next one is managed, too, and the worker looks here after it.
+        // At worst one item late: then the next one is managed too, and the worker looks here after it.
         self.word.load(Ordering::Relaxed) == MANAGED && self.change(MANAGED, COUNTED)
     }
 
-    /// By the worker before it sleeps or leaves: from here on the monitor lets it alone. True: it counts itself in
+    /// By the worker before it sleeps or exits: from here on the monitor leaves it alone. True: it counts itself in
     /// first, since the monitor has counted it out.
     pub(crate) fn rest(&self) -> bool {
         self.word.swap(OUT, Ordering::AcqRel) == MANAGED

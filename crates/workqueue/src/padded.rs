@@ -1,4 +1,4 @@
-//! Keeps neighbours out of one cache line.
+//! Keeps neighbours in separate cache lines.
 
 /// Aligned to a pair of cache lines, which are fetched together.
 #[derive(Debug, Default)]

@@ -1,5 +1,5 @@
-//! Which CPUs an unbound queue's items are kept together on, and how `max_active` is split over NUMA nodes: the kernel's
-//! rules, as functions of a machine's topology.
+//! Which CPUs share a pool of an unbound queue, and how `max_active` is split over NUMA nodes: the kernel's rules, as
+//! functions of a machine's topology.
 
 use postread_sys::CpuSet;
 use postread_sys::topology::Topology;
@@ -141,8 +141,8 @@ mod tests {
         Topology::read(dir.path()).unwrap()
     }
 
-    /// A server: `sockets` of `llcs` caches of `cores` cores of two hardware threads, a NUMA node a socket. CPUs are
-    /// numbered as Linux numbers such machines: the second threads follow from `second` on.
+    /// A server: `sockets` of `llcs` caches of `cores` cores of two hardware threads, with one NUMA node per socket.
+    /// CPUs are numbered as Linux numbers such machines: the second threads follow from `second` on.
     fn server(sockets: usize, llcs: usize, cores: usize, second: usize) -> Topology {
         let all = sockets * llcs * cores;
         let list =
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(limits(&server, 10), [8, 8]);
         assert_eq!(limits(&server, 3), [3, 3]);
         assert_eq!(limits(&server, 1), [1, 1]);
-        // A rank of CPUs that leaves most of one socket out.
+        // A set of CPUs that leaves out most of one socket.
         let few: CpuSet = "0-5,12".parse().unwrap();
         let shares: Vec<u64> =
             nodes(&server, &few).iter().map(|(_, n)| node_max_active(700, 8, n.len(), few.len())).collect();

@@ -26,18 +26,18 @@ use crate::sync::lock;
 use crate::timer::Timers;
 use crate::worker;
 
-/// What all pools of a set share.
+/// State shared by all pools of a set.
 pub(crate) struct Shared {
     pub(crate) cpus: CpuSet,
     /// Index by CPU number; [`NONE`] for a CPU outside the set.
     index: Vec<u16>,
-    /// `None` where `/sys` does not show it: then all CPUs are one pod.
+    /// `None` if `/sys` does not show it: then all CPUs are one pod.
     pub(crate) topology: Option<Topology>,
     pub(crate) manager: Manager,
     pub(crate) timers: Timers<Timed>,
     pub(crate) rescuers: Mutex<Vec<Weak<Rescuer>>>,
     pub(crate) reporter: Reporter,
-    /// The monitor looks at the pools now and then, because items wait somewhere.
+    /// The monitor looks at the pools periodically, because items wait somewhere.
     pub(crate) monitoring: AtomicBool,
     pub(crate) cpu_intensive_thresh: Duration,
     pub(crate) watchdog_thresh: Duration,
@@ -87,13 +87,14 @@ impl Shared {
         self.index.get(cpu as usize).filter(|&&i| i != NONE).map(|&i| usize::from(i))
     }
 
-    /// The index of the CPU that the caller runs on. Outside the set it is that of some CPU of the set, always the same.
+    /// The index of the CPU that the caller runs on. For a CPU outside the set, it is that of some CPU of the set,
+    /// always the same one.
     pub(crate) fn current_index(&self) -> usize {
         let cpu = postread_sys::current_cpu();
         self.index_of(cpu).unwrap_or_else(|| cpu as usize % self.cpus.len())
     }
 
-    /// Has the monitor look at the pools from now on, until nothing waits any more.
+    /// Starts the monitor, which runs until nothing waits any more.
     pub(crate) fn monitor(&self) {
         if !self.monitoring.load(Ordering::Relaxed) && !self.monitoring.swap(true, Ordering::SeqCst) {
             self.manager.ask();
@@ -116,7 +117,7 @@ pub(crate) struct Doing {
     pub(crate) function: &'static str,
 }
 
-/// A worker, as others see it.
+/// The public view of a worker.
 pub(crate) struct WorkerInfo {
     pub(crate) name: String,
     pub(crate) tid: OnceLock<i32>,
@@ -142,7 +143,7 @@ impl WorkerInfo {
     }
 }
 
-/// What a pool has of threads.
+/// A pool's threads.
 #[derive(Default)]
 pub(crate) struct Threads {
     /// By worker number.
@@ -249,7 +250,7 @@ impl Pool {
         usize::from(self.shard_by_cpu[cpu])
     }
 
-    /// Puts an active item on the list of a CPU, and sees to it that a worker comes.
+    /// Puts an active item on the list of a CPU, and wakes a worker if needed.
     pub(crate) fn push(&self, cpu: usize, node: Arc<Node>) {
         self.push_on(self.shard_of(cpu), node);
     }
@@ -349,7 +350,8 @@ impl Pool {
         }
     }
 
-    /// Makes a worker, which the caller has counted as woken. With `ready`, the worker reports how its set-up went.
+    /// Creates a worker, which the caller has counted as woken. With `ready`, the worker reports the result of its
+    /// set-up.
     pub(crate) fn spawn_worker(self: &Arc<Pool>, ready: Option<mpsc::Sender<io::Result<()>>>) -> io::Result<String> {
         let result = self.try_spawn_worker(ready);
         if result.is_err() {

@@ -53,7 +53,7 @@ impl PoolsHandle {
     pub(crate) fn bound(&self, high: bool) -> Result<Layout, AllocError> {
         let mut made = lock(&self.made);
         let rank = if high { Rank::High } else { Rank::Normal };
-        // A failure in the middle keeps those that were made; the next call goes on after them.
+        // A failure in the middle keeps those already made; the next call continues after them.
         for (index, cpu) in self.shared.cpus.iter().enumerate().skip(made.bound[usize::from(high)].len()) {
             let pod = CpuSet::from_iter([cpu]);
             let spec = PoolSpec {
@@ -73,8 +73,8 @@ impl PoolsHandle {
         Ok(Layout { attrs: WqAttrs::new(), pools, by_cpu })
     }
 
-    /// The pools of an unbound queue with these attributes. Its queue's flag decides where the attributes leave the
-    /// priority open.
+    /// The pools of an unbound queue with these attributes. The queue's flag decides the priority if the attributes do
+    /// not.
     pub(crate) fn unbound(&self, high: bool, attrs: &WqAttrs) -> Result<Layout, AllocError> {
         let rank = match attrs.nice {
             Some(nice) => Rank::Nice(nice),
@@ -123,7 +123,7 @@ impl PoolsHandle {
             }
         };
         let by_cpu = cpus.iter().enumerate().map(|(index, cpu)| {
-            // A CPU outside the mask has no pod: these are spread.
+            // CPUs outside the mask have no pod; they are spread over the pods.
             let pod = pods.iter().position(|pod| pod.contains(cpu)).unwrap_or(index % pods.len());
             u16::try_from(pod).unwrap_or(0)
         });
@@ -202,7 +202,7 @@ impl Pools {
     /// Makes the set of this process with these settings, before anything uses it.
     ///
     /// # Errors
-    /// [`ConfigError::InUse`] if it exists already; otherwise as [`Pools::new`].
+    /// [`ConfigError::InUse`] if it already exists; otherwise as [`Pools::new`].
     pub fn set_global(config: Config) -> Result<(), ConfigError> {
         let _one_at_a_time = lock(&MAKING);
         if GLOBAL.get().is_some() {

@@ -3,7 +3,7 @@
 //!
 //! No counter is touched by both sides for every item. Queueing counts what was ever activated; finishing counts what
 //! is done, per CPU, which the flush needs anyway. Queueing compares its count with the last sum of the done ones that
-//! it saw, and sums anew only when that leaves no room. A sum that is old is too small, so the limit is never exceeded.
+//! it saw, and sums again only when that leaves no room. An old sum is too small, so the limit is never exceeded.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct PoolWorkqueue<T: Linked> {
     queueing: Padded<Queueing>,
     /// The items that wait for a place, in order.
     inactive: Padded<Fifo<T>>,
-    /// Held by whoever moves items from `inactive` to a pool's list.
+    /// Held while moving items from `inactive` to a pool's list.
     activation: Mutex<()>,
     /// Items wait, or may be between the two lists. It rarely changes, so reading it for every item is cheap; reading the list
     /// itself would not be, while others queue.
@@ -66,13 +66,13 @@ impl<T: Linked> PoolWorkqueue<T> {
         }
     }
 
-    /// Gives back places that were taken and not used.
+    /// Returns places that were taken but not used.
     fn unreserve(&self, places: u64) {
         self.queueing.0.activated.fetch_sub(places, Ordering::AcqRel);
     }
 
     /// Is every earlier item on a pool's list by now? Only then may a new one go there at once; otherwise it goes after
-    /// those that wait. (In this order: an item that has left `inactive` is seen under way or has arrived.)
+    /// those that wait. (In this order: an item that has left `inactive` is seen either on its way or on the list.)
     pub(crate) fn may_pass(&self) -> bool {
         self.inactive.0.is_empty() && !self.waiting.0.load(Ordering::SeqCst)
     }
@@ -84,9 +84,9 @@ impl<T: Linked> PoolWorkqueue<T> {
         self.waiting.0.load(Ordering::SeqCst)
     }
 
-    /// Lets an item wait. True if the caller has to call [`PoolWorkqueue::activate`]: nobody else may notice that there is room.
-    /// (Of a row of items, the first one's queueing does it. Room that comes later comes from an item that ends, and its
-    /// worker looks here.) `tidy` should be true now and then.
+    /// Lets an item wait. True if the caller has to call [`PoolWorkqueue::activate`]: no other thread may notice that
+    /// there is room. (Of a row of items, the first one's queueing does it. Room that comes later comes from an item
+    /// that ends, and its worker looks here.) `tidy` should be true now and then.
     pub(crate) fn wait(&self, node: Arc<T>, tidy: bool) -> bool {
         let first = self.inactive.0.push(node);
         if tidy {
@@ -120,7 +120,8 @@ impl<T: Linked> PoolWorkqueue<T> {
             }
             let moved = deliver(&self.inactive.0, places);
             if moved < places {
-                // Whoever found no place meanwhile waits now; if it was the first one, it is waiting for the lock.
+                // A thread that found no place meanwhile waits now; if its item was the first one, it is waiting for
+                // the lock.
                 self.unreserve(places - moved);
                 fence(Ordering::SeqCst);
             }

@@ -1,4 +1,4 @@
-//! The workqueue: what a flush covers, what limits count and what statistics sum. It owns no threads.
+//! The workqueue: the unit of flushes, limits and statistics. It owns no threads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,23 +26,23 @@ pub(crate) use crate::inner::WqInner;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Flushed {
-    /// Items that panicked since the flush or drain before: each panic is reported once. (Those that wait together
-    /// see the same number.) The total is in [`WqStats::panics`].
+    /// Items that panicked since the previous flush or drain: each panic is reported once. (Concurrent flushes see the
+    /// same number.) The total is in [`WqStats::panics`].
     pub panics: u64,
 }
 
 /// What all handles of a queue share; its drop is the end of the last one.
 struct Handle {
     inner: Arc<WqInner>,
-    /// Set by whoever may not wait here although it is no worker.
+    /// Set by a thread that must not wait here although it is not a worker.
     no_wait: bool,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         self.inner.draining.fetch_add(1, Ordering::SeqCst);
-        // A worker never waits here: which thread drops the last handle is often a matter of luck, and what a worker
-        // waits for may be waiting for that worker.
+        // A worker never waits here: which thread drops the last handle is often unpredictable, and a worker might wait
+        // for something that waits for that worker.
         if !self.no_wait && !on_worker() {
             self.inner.wait_empty();
         }
@@ -147,7 +147,7 @@ impl Workqueue {
         &self.handle.inner
     }
 
-    /// Drops the handle without waiting, should it be the last one.
+    /// Drops the handle without waiting, even if it is the last one.
     pub(crate) fn let_go(self) {
         if let Some(mut handle) = Arc::into_inner(self.handle) {
             handle.no_wait = true;
@@ -172,8 +172,8 @@ impl Workqueue {
     /// pod, and runs wherever a worker is free first.
     ///
     /// # Errors
-    /// The CPU is not one of the pools' CPUs (those of the affinity mask when they were made). On one that has gone
-    /// offline since, items run elsewhere.
+    /// The CPU is not one of the pools' CPUs (those of the affinity mask when they were made). If it has gone offline
+    /// since, items run elsewhere.
     pub fn queue_on(&self, cpu: u32, work: &Work) -> Result<bool, QueueOnError> {
         let index = self.index_of(cpu)?;
         Ok(self.queue_work(work, Some(index)))
@@ -253,9 +253,9 @@ impl Workqueue {
         true
     }
 
-    /// Queues an item once `delay` has passed, whatever delay it waited for before: a pending item, armed or already on
-    /// a list, is taken off and queued anew, also while the queue drains. True if it was pending; false if it was idle, and
-    /// is queued now unless it is disabled or the queue is draining. With no delay it is queued at once in every state.
+    /// Queues an item after `delay`, replacing any earlier delay: a pending item, armed or already on a list, is taken
+    /// off and queued again, even while the queue drains. True if it was pending; false if it was idle, and is queued
+    /// now unless it is disabled or the queue is draining. With no delay it is queued at once in every state.
     pub fn mod_delayed(&self, delayed: &DelayedWork, delay: Duration) -> bool {
         let state = &delayed.work().body().state;
         loop {
@@ -268,10 +268,10 @@ impl Workqueue {
             }
             if delayed.work().take_pending() {
                 if state.is_disabled() {
-                    // A disable that came meanwhile finds nothing pending.
+                    // A concurrent disable finds nothing pending.
                     state.release();
                 } else if delay.is_zero() {
-                    // It was promised a run already, so a drain does not turn it away.
+                    // It was already promised a run, so a drain does not refuse it.
                     let inner = self.inner();
                     inner.queue_promised(Arc::clone(delayed.work().node()), inner.here(), None);
                 } else {
@@ -299,8 +299,8 @@ impl Workqueue {
 
     /// Waits until every item that was queued before this call is done. Items queued meanwhile do not prolong it.
     ///
-    /// Called from an item of another queue it counts as [`blocking`](crate::blocking). Two queues whose items flush each
-    /// other's queue wait for each other for ever: see the crate's documentation on cycles.
+    /// Called from an item of another queue it counts as [`blocking`](crate::blocking). Two queues whose items flush
+    /// each other's queue wait for each other forever: see the crate's documentation on cycles.
     ///
     /// # Errors
     /// [`FlushError::SameQueue`] from inside an item of this queue.
@@ -309,8 +309,8 @@ impl Workqueue {
         Ok(self.inner().flush())
     }
 
-    /// Waits until the queue is empty. Meanwhile only the queue's own items may queue more; for everybody else `queue`
-    /// and `spawn` return false until this returns.
+    /// Waits until the queue is empty. Meanwhile only the queue's own items may queue more; for all other callers
+    /// `queue` and `spawn` return false until this returns.
     ///
     /// # Errors
     /// [`FlushError::SameQueue`] from inside an item of this queue.
@@ -338,8 +338,8 @@ impl Workqueue {
         Ok(())
     }
 
-    /// Changes `max_active`, 0 for the default. More room is used at once; less takes effect as active items end. The
-    /// order of items does not change. `min_active` becomes its default again, `max_active` but at most 8.
+    /// Changes `max_active`, 0 for the default. A higher limit takes effect at once, a lower one as active items end.
+    /// The order of items does not change. `min_active` is reset to its default: `max_active`, but at most 8.
     ///
     /// # Errors
     /// Above [`WQ_MAX_ACTIVE`]; anything but 1 for an ordered queue.
@@ -352,8 +352,8 @@ impl Workqueue {
         Ok(())
     }
 
-    /// Changes how many items of each NUMA node may be active at least, however few of the CPUs it has: as many items as
-    /// depend on each other. At most `max_active`. Of a bound queue it has no effect.
+    /// Changes how many items of each NUMA node may always be active, however few CPUs it has. Set it to the number of
+    /// items that depend on each other, at most `max_active`. Has no effect on a bound queue.
     ///
     /// # Errors
     /// Above `max_active`, or 0.
@@ -371,7 +371,7 @@ impl Workqueue {
         self.inner().max_active()
     }
 
-    /// The least part of a NUMA node.
+    /// The minimum part of a NUMA node.
     pub fn min_active(&self) -> usize {
         self.inner().min_active()
     }
@@ -390,8 +390,8 @@ impl Workqueue {
         self.inner().layouts.current().attrs.clone()
     }
 
-    /// Sets the largest item, in bytes, that [`execute_or_queue`](Workqueue::execute_or_queue) runs in place: 8192 to
-    /// begin with, 0 for none.
+    /// Sets the largest item, in bytes, that [`execute_or_queue`](Workqueue::execute_or_queue) runs in place: 8192 by
+    /// default, 0 for none.
     pub fn set_inline_bytes(&self, bytes: usize) {
         self.inner().inline_bytes.store(bytes, Ordering::Relaxed);
     }
@@ -414,8 +414,8 @@ impl Workqueue {
     }
 
     /// Totals, latency histograms, and the state of the pools that the queue's items run on. Counters only grow, and a
-    /// later snapshot minus an earlier one gives the interval. It costs some microseconds for each worker; recording costs
-    /// some nanoseconds for each item and is always on.
+    /// later snapshot minus an earlier one gives the interval. Costs a few microseconds per worker; recording costs a
+    /// few nanoseconds per item and is always on.
     pub fn stats(&self) -> WqStats {
         WqStats::of(self.inner())
     }

@@ -1,4 +1,4 @@
-//! What the monitor, the watchdog and the rescuers have to say: the kernel prints such things to its log.
+//! Reports of the monitor, the watchdog and the rescuers: the kernel prints such things to its log.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,13 +8,13 @@ use std::time::Duration;
 use crate::current::drop_payload;
 use crate::sync::lock;
 
-/// What a worker runs at the moment of a report.
+/// What a worker runs at the time of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Running {
     /// The worker's name.
     pub worker: String,
-    /// The name of the function's type; a closure's says where it is written.
+    /// The name of the function's type; a closure's shows where it was defined.
     pub function: &'static str,
     /// The queue of the item.
     pub queue: String,
@@ -34,7 +34,7 @@ pub enum Report {
     CpuHog {
         /// Which item, on which worker.
         running: Running,
-        /// How often this function has done so.
+        /// How often this function has hogged the CPU.
         times: u64,
     },
     /// The first item of a pool has not moved for longer than [`Config::watchdog_thresh`].
@@ -55,7 +55,8 @@ pub enum Report {
         /// The queue whose rescuer was called.
         queue: String,
     },
-    /// An item of a `MEM_RECLAIM` queue waits for a queue that is none: it can make progress only if threads can be made.
+    /// An item of a `MEM_RECLAIM` queue waits for a queue that is not: it can make progress only if threads can be
+    /// created.
     FlushDependency {
         /// The queue of the item that waits.
         queue: String,
@@ -88,7 +89,7 @@ impl std::fmt::Display for Report {
     }
 }
 
-/// What [`Config::on_report`](crate::Config::on_report) was given.
+/// The callback of [`Config::on_report`](crate::Config::on_report).
 pub(crate) type OnReport = Arc<dyn Fn(&Report) + Send + Sync>;
 
 const KEPT: usize = 64;

@@ -18,7 +18,7 @@ pub(crate) struct Rescuer {
     mayday: Mayday<Arc<Pool>>,
 }
 
-/// After so many items the rescuer looks after the next pool that has called.
+/// After this many items the rescuer turns to the next pool that has called.
 const TURN: usize = 16;
 
 impl Rescuer {
@@ -33,7 +33,7 @@ impl Rescuer {
         // The kernel's are named after their queue, too.
         let name: String = format!("pr/R-{}", self.queue).chars().take(15).collect();
         thread::Builder::new().name(name.clone()).spawn(move || {
-            // As the kernel's: nice -20, where that is granted.
+            // Like the kernel's: nice -20, if permitted.
             let _ = priority::raise_current(slice);
             rescuer.run(&name);
         })?;
@@ -60,7 +60,7 @@ impl Rescuer {
         while let Some(pool) = self.mayday.wait() {
             let Some(wq) = self.wq.upgrade() else { return };
             wq.count_mayday();
-            // Elsewhere, if that CPU is gone.
+            // Runs elsewhere if that CPU is gone.
             let _ = affinity::set_current(&pool.allowed);
             let mut rescued = 0;
             worker::rescue(&pool, &info, || {

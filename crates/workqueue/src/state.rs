@@ -10,9 +10,8 @@
 //! bits 38..64  number of the queueing that is running, or ran last
 //! ```
 //!
-//! The two numbers are what a flush waits by: "the last queueing instance" is the one that had the last number when the
-//! flush began. They wrap: a waiter would have to miss 2^25 changes in a row to be misled, and even then it wakes at
-//! the next one.
+//! A flush uses the two numbers: "the last queueing instance" is the one that had the last number when the flush began.
+//! They wrap: a waiter would have to miss 2^25 changes in a row to go wrong, and even then it wakes at the next one.
 
 use crate::sync::modelled::{AtomicU64, Condvar, Mutex, Ordering, lock, thread, wait};
 
@@ -89,8 +88,8 @@ impl WorkState {
         WorkState { word: AtomicU64::new(0), lock: Mutex::new(()), changed: Condvar::new(), disabled: Mutex::new(0) }
     }
 
-    /// Changes the word, and always by a read-modify-write: even a caller that changes nothing releases what it wrote
-    /// before to the next one. Returns the word before.
+    /// Changes the word, always with a read-modify-write: even a caller that changes nothing releases its earlier
+    /// writes to the next one. Returns the word before.
     fn update(&self, mut change: impl FnMut(u64) -> u64) -> u64 {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
@@ -243,7 +242,7 @@ impl WorkState {
         *lock(&self.disabled)
     }
 
-    /// Does queueing fail now, because of a disable or a cancel under way?
+    /// Does queueing fail now, because of a disable or a cancel in progress?
     pub(crate) fn is_disabled(&self) -> bool {
         self.word.load(Ordering::Acquire) & DISABLE_MASK != 0
     }

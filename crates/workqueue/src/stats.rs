@@ -1,4 +1,4 @@
-//! What a queue and its pools have done: snapshots that subtract.
+//! Statistics of a queue and its pools: snapshots that can be subtracted.
 
 use std::ops::Sub;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub struct CpuCounts {
     pub started: u64,
 }
 
-/// A queue's totals and latencies since it was made; or, of a difference, in between.
+/// A queue's totals and latencies since it was made, or between two snapshots.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WqStats {
@@ -87,7 +87,7 @@ pub struct WqStats {
     pub attrs: WqAttrs,
     /// The limit in force.
     pub max_active: usize,
-    /// The least part of a NUMA node in it.
+    /// The minimum part of a NUMA node in it.
     pub min_active: usize,
     /// Items queued.
     pub queued: u64,
@@ -101,13 +101,13 @@ pub struct WqStats {
     pub panics: u64,
     /// Items that started on another CPU than the one they were queued on.
     pub migrated: u64,
-    /// CPU time that workers spent on its items, with what it costs to find and count them. Added up when a worker turns
-    /// to another queue or goes to sleep. (Items that ran in place are not in it.)
+    /// CPU time that workers spent on its items, including the cost of finding and counting them. Updated when a worker
+    /// turns to another queue or goes to sleep. (Excludes items that ran in place.)
     pub cpu_time: Duration,
     /// Items that held up others of a bound pool for longer than
     /// [`Config::cpu_intensive_thresh`](crate::Config::cpu_intensive_thresh).
     pub cpu_hogs: u64,
-    /// How often the monitor woke another worker because an item hogged the CPU, or slept without having said so.
+    /// How often the monitor woke another worker because an item hogged the CPU, or slept outside of `blocking`.
     pub managed_wakeups: u64,
     /// How often a worker was brought back into its pod.
     pub repatriated: u64,
@@ -121,9 +121,9 @@ pub struct WqStats {
     pub queue_to_activate: Hist,
     /// From activation to start: the dispatch.
     pub activate_to_start: Hist,
-    /// From queueing to start: the queue latency, the headline.
+    /// From queueing to start: the queue latency, which is the headline figure.
     pub queue_to_start: Hist,
-    /// From start to end of the run. (A worker with a row of items takes the end of one for the start of the next.)
+    /// From start to end of the run. (For consecutive items of a worker, the end of one is the start of the next.)
     pub run: Hist,
     /// The pools that run the items, shared with all other queues of the same kind.
     pub pools: Vec<PoolStats>,
@@ -255,9 +255,9 @@ pub struct PoolStats {
     pub cpu: Option<u32>,
     /// `None` for a normal pool; for a high-priority one what the system granted.
     pub priority: Option<HighPriority>,
-    /// The workers there are.
+    /// The current workers.
     pub workers: Vec<WorkerStats>,
-    /// The sum over all workers, those that have left included.
+    /// The sum over all workers, including those that have exited.
     pub sched: SchedStat,
     /// Workers awake and not inside [`blocking`](crate::blocking), now.
     pub running: usize,
@@ -273,7 +273,7 @@ impl PoolStats {
         let mut sched = threads.retired;
         let mut workers = Vec::new();
         for info in threads.slots.iter().flatten() {
-            // A thread that has been made and not yet run has no number.
+            // A thread that was created but has not run yet has no number.
             let Some(&tid) = info.tid.get() else { continue };
             let stat = ThreadStat::open(tid).and_then(|stat| stat.read()).unwrap_or_default();
             sched.run_time_ns += stat.run_time_ns;
@@ -318,7 +318,7 @@ impl Sub<&PoolStats> for &PoolStats {
     }
 }
 
-/// One line, as a row of the kernel's `wq_monitor.py` with latencies; `{:#}` adds the pools, a line each.
+/// One line, like a row of the kernel's `wq_monitor.py` with latencies; `{:#}` adds one line per pool.
 impl std::fmt::Display for WqStats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(

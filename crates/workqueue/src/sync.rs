@@ -1,8 +1,8 @@
-//! Locks, and the synchronisation primitives of what is modelled.
+//! Locks, and the synchronisation primitives of the modelled files.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks, whatever a panic elsewhere left: no lock here is held across a foreign function.
+/// Locks, ignoring poisoning: no lock here is held across a foreign function.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The system workqueues: queues that every part of a program may use for items that need no queue of their own.
+//! The system workqueues: queues that any part of a program may use for items that need no queue of their own.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -59,8 +59,7 @@ pub fn system_highpri_wq() -> Result<&'static Workqueue, AllocError> {
     WQ.get()
 }
 
-/// The bound system queue for items that may take long: those that wait in it wait for no short ones of
-/// [`system_percpu_wq`].
+/// The bound system queue for items that may take long: they do not delay the short ones of [`system_percpu_wq`].
 ///
 /// # Errors
 /// As [`system_percpu_wq`].

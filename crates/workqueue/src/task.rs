@@ -12,7 +12,7 @@ use crate::work::Work;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// It was cancelled before it started, or its queue was draining and did not take it.
+    /// It was cancelled before it started, or its queue was draining and refused it.
     #[error("the task was cancelled before it started")]
     Cancelled,
     /// Its function panicked, with this payload.
@@ -82,7 +82,8 @@ impl Workqueue {
         let f = Mutex::new(Some(f));
         let work = Work::new(move |_| {
             let Some(f) = lock(&f).take() else { return };
-            // The panic also counts in the queue's statistics: this catches it for the payload, and passes another one on.
+            // The panic must also count in the queue's statistics: this catches it for the payload, and raises another
+            // one.
             match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
                 Ok(value) => result.set(Outcome::Done(value)),
                 Err(payload) => {

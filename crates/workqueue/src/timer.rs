@@ -1,11 +1,11 @@
-//! Items that wait for their time. The manager's thread takes them off when it has come; whoever cancels or re-times an
-//! item takes it off before. Both under one lock, so exactly one of them gets the pending instance.
+//! Items whose timer is armed. The manager's thread takes them off when they are due; cancelling or changing the delay
+//! takes an item off earlier. Both hold one lock, so exactly one of them gets the pending instance.
 
 use std::collections::BTreeMap;
 
 use crate::sync::modelled::{Mutex, lock};
 
-/// When, and a number that tells items of the same moment apart.
+/// When it is due, and a number that distinguishes items due at the same time.
 pub(crate) type Key = (u64, u64);
 
 #[derive(Debug)]

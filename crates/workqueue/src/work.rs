@@ -66,7 +66,7 @@ impl Work {
         Work { node: Node::new(Body::Work(Box::new(body))) }
     }
 
-    /// Of a node that has the body of a reusable item.
+    /// Makes an item from a node that has the body of a reusable item.
     pub(crate) fn from_node(node: Arc<Node>) -> Work {
         Work { node }
     }
@@ -135,7 +135,7 @@ impl Work {
                         && let Some(wq) = self.node.wq()
                         && wq.take_out(&self.node).is_some()
                     {
-                        // The pending instance is this caller's now, so the queueing data hold still.
+                        // This caller owns the pending instance now, so the queueing data does not change.
                         return Some(Grabbed::Queued(self.node.wq(), self.node.queued()));
                     }
                 }
@@ -145,7 +145,8 @@ impl Work {
         }
     }
 
-    /// Takes the item off its queue or timer. True if it was pending: that run will not be. A run under way goes on.
+    /// Takes the item off its queue or timer. True if it was pending: that run will not happen. A run in progress
+    /// continues.
     pub fn cancel(&self) -> bool {
         let grabbed = self.grab_pending();
         let pending = grabbed.is_some();
@@ -164,7 +165,7 @@ impl Work {
         pending
     }
 
-    /// Takes the item off its queue and waits for a run under way: when this returns, it is neither pending nor
+    /// Takes the item off its queue and waits for a run in progress: when this returns, it is neither pending nor
     /// running, even if it queues itself. Queueing it fails meanwhile, and works again after. True if it was pending.
     ///
     /// # Errors
@@ -186,14 +187,14 @@ impl Work {
         }
     }
 
-    /// Cancels the item, and makes queueing it fail until as many [`enable`](Work::enable) have followed as there were
-    /// disables. True if it was pending. A run under way goes on.
+    /// Cancels the item, and makes queueing it fail until every disable has been undone by an [`enable`](Work::enable).
+    /// True if it was pending. A run in progress continues.
     pub fn disable(&self) -> bool {
         self.body().state.user_disable();
         self.cancel()
     }
 
-    /// As [`disable`](Work::disable), and waits for a run under way.
+    /// As [`disable`](Work::disable), and waits for a run in progress.
     ///
     /// # Errors
     /// [`CancelError`] from inside the item, which is then not disabled.
@@ -206,7 +207,7 @@ impl Work {
         Ok(pending)
     }
 
-    /// Takes one disable back. True if the item can be queued again.
+    /// Undoes one disable. True if the item can be queued again.
     ///
     /// # Errors
     /// [`EnableError`] if it is not disabled.
@@ -229,7 +230,7 @@ impl Work {
         self.body().state.is_pending() || self.body().state.is_running()
     }
 
-    /// The name of its function's type; a closure's says where it is written.
+    /// The name of its function's type; a closure's shows where it was defined.
     pub fn function(&self) -> &'static str {
         self.body().name
     }
@@ -240,7 +241,7 @@ impl Work {
     }
 }
 
-/// Accounts for a pending instance that will not run, after its owner is through with it.
+/// Accounts for a pending instance that will not run, after its owner is done with it.
 fn give_up(grabbed: Option<Grabbed>) {
     match grabbed {
         Some(Grabbed::Queued(Some(wq), queued)) => wq.complete_cancelled(&queued),

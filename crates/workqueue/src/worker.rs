@@ -27,8 +27,8 @@ pub(crate) fn main(pool: &Arc<Pool>, slot: usize, info: &Arc<WorkerInfo>, ready:
     match (set_up, ready) {
         (Ok(()), None) => {}
         (Ok(()), Some(ready)) => drop(ready.send(Ok(()))),
-        // A worker beyond the first that could not be pinned (its CPU has gone offline, say) still runs the items: an
-        // item on another CPU is better than a lost one, and the kernel does the same.
+        // A worker beyond the first that could not be pinned (say, because its CPU went offline) still runs the items:
+        // an item on the wrong CPU is better than a lost one, and the kernel does the same.
         (Err(_), None) => {}
         (Err(error), Some(ready)) => {
             pool.idle.unreserve_thread();
@@ -65,7 +65,7 @@ fn set_up(pool: &Pool) -> io::Result<()> {
     };
     // The thread inherits from whichever thread made it.
     if current.is_ok_and(|nice| nice != wanted) {
-        // A lower nice value may not be allowed; the worker then keeps its maker's.
+        // A lower nice value may not be permitted; the worker then keeps its creator's.
         let _ = priority::set_nice_current(wanted);
     }
     if pool.rank == Rank::High {
@@ -78,14 +78,14 @@ fn set_up(pool: &Pool) -> io::Result<()> {
         let _ = pool.priority.set(took);
     }
     match pinned {
-        // The CPU has gone since the set was made. The worker comes home once it is back.
+        // The CPU went offline after the set was made. The worker returns to it once it is back.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         pinned => pinned,
     }
 }
 
-/// After this many items a worker looks first at another CPU's list, so that none waits for ever because another list is
-/// never empty; and a bound worker whether it is on its CPU.
+/// After this many items a worker first looks at another CPU's list, so that no item waits forever because another list
+/// is never empty; and a bound worker checks whether it is on its CPU.
 const TURN: usize = 32;
 
 struct Worker<'a> {
@@ -100,26 +100,26 @@ struct Worker<'a> {
     cpu_mark: u64,
     /// A pool_workqueue of `wq` whose waiting items this worker has yet to activate, and for how many done items.
     owed: Option<(usize, u64)>,
-    /// The time, when the last item ended just now; else 0.
+    /// The current time if the last item ended just now; else 0.
     now: u64,
     /// The index of the CPU where the last item started, or where it woke.
     here: usize,
     turns: usize,
     items: u64,
-    /// Items since it last found none.
+    /// Items run since it last found none.
     row: u32,
-    /// It was brought back into its pod, for which no queue has been charged yet.
+    /// It was brought back into its pod, and no queue has been charged for that yet.
     repatriated: bool,
     /// Nodes of one-shot items of `wq` that have run.
     spare: Vec<Arc<Node>>,
 }
 
-/// A worker that ran so many items since it last found none looks about before it sleeps: some microseconds.
+/// A worker that ran this many items since it last found none polls for a few microseconds before it sleeps.
 const LONG_ROW: u32 = 16;
 const LOOKS: u32 = 32;
 const PAUSES: u32 = 4;
 
-/// So many at a time are given back.
+/// How many are given back at a time.
 const SPARE_ROW: usize = 32;
 
 impl<'a> Worker<'a> {
@@ -150,7 +150,7 @@ impl<'a> Worker<'a> {
                 self.come_home();
                 self.here = self.cpu();
                 if let Some(taken) = self.take() {
-                    // Whoever queued while this worker was waking left the rest to it.
+                    // Threads that queued while this worker was waking left the rest to it.
                     if self.pool.has_work() {
                         self.pool.notify();
                     }
@@ -202,8 +202,9 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// After a row of items more are likely to come at once, and a sleep and a wake-up cost as much as many of them: the
-    /// worker looks about for a moment. After a few items it does not, so sparse items cost no CPU time beside their own.
+    /// After a run of items more are likely to follow at once, and sleeping and waking up costs as much as many of
+    /// them, so the worker polls for a moment. After only a few items it does not, so sparse items cost no extra CPU
+    /// time.
     fn linger(&mut self) -> bool {
         if std::mem::take(&mut self.row) < LONG_ROW || self.pool.idle.too_many() {
             return false;
@@ -253,7 +254,7 @@ impl<'a> Worker<'a> {
             Body::Work(_) => {
                 let work = Work::from_node(taken.node);
                 self.process_work(&work, queued, taken.same_next);
-                // Exactly one of those who drop a handle gets the item itself, however the drops race.
+                // Exactly one of the threads that drop a handle gets the item itself, however the drops race.
                 if let Some(node) = Arc::into_inner(work.into_node()) {
                     self.destroy(node);
                 }
@@ -274,7 +275,7 @@ impl<'a> Worker<'a> {
 
     fn process_work(&mut self, work: &Work, mut queued: Queued, same_next: bool) {
         let body = work.body();
-        // An item that still runs elsewhere is left to that worker, which may be long about it: nothing is put off.
+        // An item that still runs elsewhere is left to that worker, which may take long, so nothing may be deferred.
         self.settle_before(&queued, same_next && !body.state.is_running());
         if body.state.start() == Start::Deferred {
             return;
@@ -363,7 +364,7 @@ impl<'a> Worker<'a> {
         self.items += 1;
         self.info.items.store(self.items, Ordering::Relaxed);
         self.info.started.store(start.max(1), Ordering::Release);
-        // In its CPU's pool it holds nobody up.
+        // In its CPU's pool it must not hold up other items.
         let intensive = self.pool.cpu.is_some() && self.wq().flags.contains(WqFlags::CPU_INTENSIVE);
         let out = intensive.then(Blocked::enter);
         let inside = Inside::enter(node, self.wq(), work);
@@ -398,11 +399,11 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Before an item runs: activates what waits, or puts it off so that one lock serves many items.
+    /// Before an item runs: activates waiting items, or defers that so that one lock serves many items.
     ///
-    /// It may be put off only while the next item on the same list is of the same pool_workqueue: whoever takes that one
-    /// comes by here in turn, and the last of a row never puts it off, so no place is held back by a worker inside a long
-    /// item.
+    /// It may be deferred only while the next item on the same list is of the same pool_workqueue: the worker that
+    /// takes that one passes through here too, and the last of a run never defers, so no place is held back by a worker
+    /// inside a long item.
     fn settle_before(&mut self, queued: &Queued, same_next: bool) {
         let pwq = queued.pwq;
         match self.owed {
@@ -418,7 +419,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Activates what waits in the owed pwq. True if there was one.
+    /// Activates waiting items of the owed pwq. True if there was one.
     fn settle(&mut self) -> bool {
         let Some((pwq, _)) = self.owed.take() else { return false };
         let now = if self.now != 0 { self.now } else { stamp_ns() };

@@ -1,4 +1,4 @@
-//! A source that answers later: in what order, from which thread and whether at all is the test's to say.
+//! A source that answers later: the test decides in which order, from which thread and whether at all.
 
 use std::fmt;
 use std::io;

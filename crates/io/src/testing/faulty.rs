@@ -1,4 +1,4 @@
-//! A source that answers at once, and wrongly where it is told to.
+//! A source that answers at once, with faults that the test sets.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::source::{BioId, Source};
 pub enum Flip {
     /// Always.
     Always,
-    /// From the second read of the byte on: the first is honest.
+    /// From the second read of the byte on: the first is correct.
     FromSecondRead,
     /// Only on the first read.
     FirstRead,
@@ -53,7 +53,7 @@ impl Faulty {
         f(&mut self.0.faults.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// XORs the byte at `at` with `mask` when `flip` says.
+    /// XORs the byte at `at` with `mask` on the reads that `flip` selects.
     pub fn flip(&self, at: u64, mask: u8, flip: Flip) {
         self.set(|f| f.flips.push((at, mask, flip)));
     }
@@ -68,7 +68,7 @@ impl Faulty {
         self.set(|f| f.truncated = Some(len));
     }
 
-    /// Takes all faults back.
+    /// Removes all faults.
     pub fn heal(&self) {
         self.set(|f| *f = Faults::default());
     }

@@ -1,7 +1,7 @@
 //! Reads through `io_uring`: one ring per CPU, its completions reaped by a thread pinned there, at normal priority.
 //!
-//! A ring takes a limited number of bios at once; the rest waits in a queue in front of it, where it can be cancelled and
-//! where demand passes read-ahead.
+//! A ring takes a limited number of bios at once; the rest waits in a queue in front of it, where it can be cancelled
+//! and where demand overtakes read-ahead.
 
 mod ring;
 
@@ -73,7 +73,7 @@ impl CpuRing {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves what waits onto the ring as long as there is room.
+    /// Moves waiting bios onto the ring as long as there is room.
     fn pump(&self) {
         loop {
             let op = {
@@ -92,7 +92,7 @@ impl CpuRing {
     fn put_on_ring(&self, mut op: Op) {
         op.bio.mark_begun();
         if let Err((op, _)) = self.ring.submit(op) {
-            // The ring takes nothing: read here, which at least ends.
+            // The ring does not accept anything: fail the bio, so that it at least ends.
             self.ended(*op, -libc::EIO);
         }
     }
@@ -127,7 +127,7 @@ impl Group for CpuRing {
                 return;
             }
             if self.ring.reap(&mut ended).is_err() {
-                // The kernel is short of something for the moment. What is on the ring still ends, and has to be waited for.
+                // The kernel is temporarily short of resources. Reads on the ring still end, and have to be waited for.
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             for (op, result) in ended.drain(..) {
@@ -143,7 +143,7 @@ impl Group for CpuRing {
     }
 }
 
-/// Reads the rest by hand, unit by unit, so that only blocks that don't read fail.
+/// Reads the rest synchronously, unit by unit, so that only unreadable blocks fail.
 fn fill_rest(op: &mut Op, filled: usize) {
     let file = op.file.clone();
     isolate(&mut op.bio, filled, &DirectFile::new(file));

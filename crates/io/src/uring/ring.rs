@@ -1,8 +1,8 @@
-//! One ring and what is in flight on it: the part of `io_uring` that needs `unsafe`.
+//! One ring and its bios in flight: the part of `io_uring` that needs `unsafe`.
 //!
 //! The kernel writes into a bio's buffer between submission and completion. So the bio, and the file that it reads, are
 //! owned by the ring's table of slots from before the submission until after the completion, and a ring that is dropped
-//! with something in flight leaks the table rather than free it.
+//! with reads in flight leaks the table rather than free it.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -40,7 +40,7 @@ pub(super) struct Ring {
     uring: IoUring,
     /// Held around every use of the submission queue.
     slots: Mutex<Slots>,
-    /// Somebody looks at the completion queue.
+    /// A thread is reading the completion queue.
     reaping: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ impl Ring {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Submits the read of what `op` still lacks.
+    /// Submits the read of the rest of `op`.
     ///
     /// # Errors
     /// The op again, where the kernel takes no more.
@@ -68,7 +68,7 @@ impl Ring {
         let offset = op.bio.offset().saturating_add(op.filled as u64);
         let filled = op.filled;
         let room = &mut op.bio.buf_mut()[filled..];
-        // The kernel is given no more than this slice: a length that does not fit its field is cut.
+        // The kernel gets at most this slice: a length that does not fit its field is cut.
         let len = u32::try_from(room.len()).unwrap_or(1 << 30);
         let entry = opcode::Read::new(fd, room.as_mut_ptr(), len).offset(offset).build().user_data(at as u64);
         // SAFETY: the buffer's memory is on the heap and does not move with its owner; the owner and the file stay in
@@ -96,8 +96,8 @@ impl Ring {
     /// What the entry points to must stay valid until its completion.
     unsafe fn push(&self, entry: &io_uring::squeue::Entry) -> io::Result<()> {
         for _ in 0..2 {
-            // SAFETY: every user of the submission queue holds the lock of `slots`, so this view is the only one; what
-            // the entry points to is the caller's promise.
+            // SAFETY: every user of the submission queue holds the lock of `slots`, so this view is the only one; the
+            // caller guarantees what the entry points to.
             let pushed = unsafe { self.uring.submission_shared().push(entry) };
             if pushed.is_ok() {
                 return Ok(());

@@ -19,7 +19,7 @@ fn pool(config: UringConfig) -> Option<UringPool> {
     }
 }
 
-/// Past the test harness, which keeps what tests print unless they fail.
+/// Bypasses the test harness, which hides the output of tests that pass.
 fn skipped(what: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIP {what}: {why}");
 }

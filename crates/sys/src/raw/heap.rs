@@ -1,4 +1,4 @@
-//! An allocator that wipes what is freed.
+//! An allocator that wipes freed memory.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -19,7 +19,7 @@ pub(crate) fn wipe_from_now_on() {
 /// `len` bytes at `at` belong to an allocation of the caller's.
 unsafe fn wipe(at: *mut u8, len: usize) {
     for i in 0..len {
-        // SAFETY: within the caller's allocation. Volatile: a plain write before a free is one that nobody sees.
+        // SAFETY: within the caller's allocation. Volatile, because a plain write before a free is a dead store.
         unsafe { at.add(i).write_volatile(0) };
     }
 }
@@ -28,12 +28,12 @@ unsafe fn wipe(at: *mut u8, len: usize) {
 // contract says: a new block, the smaller of both lengths copied, the old block freed.
 unsafe impl GlobalAlloc for WipingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
@@ -42,13 +42,13 @@ unsafe impl GlobalAlloc for WipingAllocator {
             // SAFETY: the block has `layout.size()` bytes and is the caller's until it is freed below.
             unsafe { wipe(at, layout.size()) };
         }
-        // SAFETY: the caller keeps the contract of `dealloc`.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         if !WIPE.load(Ordering::Relaxed) {
-            // SAFETY: the caller keeps the contract of `realloc`.
+            // SAFETY: the caller upholds the contract of `realloc`.
             return unsafe { System.realloc(at, layout, new_size) };
         }
         // SAFETY: the caller promises that `new_size`, rounded up to the alignment, is no more than `isize::MAX`.

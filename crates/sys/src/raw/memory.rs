@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 /// Counts the resident pages of `len` bytes of the file from `offset` (a multiple of the page size), by `mincore` on a
-/// mapping that is never read: no page comes in by looking.
+/// mapping that is never read, so looking brings in no page.
 pub(crate) fn resident_pages(file: &File, offset: u64, len: usize, page: usize) -> io::Result<u64> {
     let offset = libc::off64_t::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     // SAFETY: a new private mapping at an address of the kernel's choice touches no memory of ours.

@@ -1,4 +1,4 @@
-//! System calls without a safe wrapper elsewhere. Everything here is safe to call; nothing here decides anything.
+//! System calls without a safe wrapper elsewhere. Everything here is safe to call and contains no policy.
 
 pub(crate) mod clock;
 pub(crate) mod fsverity;

@@ -1,4 +1,4 @@
-//! A handler that only tells a pipe which signal came.
+//! A handler that only writes the signal's number to a pipe.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,8 +10,8 @@ static PIPE: AtomicI32 = AtomicI32::new(-1);
 
 extern "C" fn tell(signal: libc::c_int) {
     let byte = [u8::try_from(signal).unwrap_or(0)];
-    // SAFETY: write(2) is safe in a signal handler, and reads the one byte that is there. Its errno is put back, so that
-    // whatever was interrupted does not see it.
+    // SAFETY: write(2) is safe in a signal handler, and reads the one byte that is there. The handler restores errno,
+    // so that the interrupted code does not see a change.
     unsafe {
         let errno = *libc::__errno_location();
         libc::write(PIPE.load(Ordering::Relaxed), byte.as_ptr().cast(), 1);
@@ -19,7 +19,7 @@ extern "C" fn tell(signal: libc::c_int) {
     }
 }
 
-/// From now on these signals are written to `pipe`, a byte each, instead of ending the process.
+/// From now on these signals are written to `pipe`, one byte each, instead of ending the process.
 pub(crate) fn to_pipe(signals: &[i32], pipe: OwnedFd) -> io::Result<()> {
     PIPE.store(pipe.into_raw_fd(), Ordering::Relaxed);
     for &signal in signals {
