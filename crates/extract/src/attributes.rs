@@ -1,6 +1,7 @@
-//! Owners, modes, times and extended attributes of what is extracted.
+//! Owners, modes, times and extended attributes of extracted files.
 //!
-//! Each is set through a descriptor, so that it reaches the file that was created and nothing that takes its name.
+//! Each is set through a descriptor, so that it applies to the file that was created and not to another that takes its
+//! name.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,13 +15,13 @@ use rustix::io::Errno;
 use crate::counts::LeftOut;
 use crate::place::{kind_of, path_of_fd};
 
-/// How the names of access control lists begin.
+/// The prefix of the names of access control lists.
 const POSIX_ACL: &[u8] = b"system.posix_acl_";
 
 /// The most bytes of one inode's extended attributes.
 const XATTRS_MAX: usize = 4 << 20;
 
-/// What a file has besides its contents.
+/// A file's metadata.
 #[derive(Clone, Debug)]
 pub struct Attributes {
     /// Permissions, set-id bits, the sticky bit; the type's bits are ignored.
@@ -35,11 +36,11 @@ pub struct Attributes {
     pub mtime: Timestamp,
     /// Extended attributes: names and values as Linux's calls take them.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whether it was immutable or append-only, which nothing is made here.
+    /// Whether it was immutable or append-only, which is never restored.
     pub frozen: bool,
 }
 
-/// How setting attributes went: one that can't be set costs no other.
+/// The result of setting attributes: one that can't be set does not affect the others.
 #[derive(Debug, Default)]
 pub(crate) struct Applied {
     pub(crate) left_out: LeftOut,
@@ -68,7 +69,7 @@ impl Applied {
     }
 }
 
-/// What the caller's privileges and options allow.
+/// What the caller's privileges and options permit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowed {
     /// Owners are set.
@@ -133,7 +134,8 @@ impl<'f> Target<'f> {
 }
 
 impl Attributes {
-    /// An inode's, as the image has them. What can't be read of them is passed to `failed`, and costs no other.
+    /// An inode's attributes, from the image. Errors of unreadable ones are passed to `failed`; the others are still
+    /// returned.
     pub fn read(image: &Image, inode: &Inode, failed: &mut dyn FnMut(Error)) -> Self {
         let mut xattrs = Vec::new();
         let mut room = XATTRS_MAX;
@@ -145,7 +147,7 @@ impl Attributes {
                     continue;
                 }
             };
-            // Many entries may share one large value: they take more memory here than in the image.
+            // Many entries may share one large value, so they may take more memory here than in the image.
             let Some(left) = room.checked_sub(xattr.value.len()) else {
                 let what = format!("its extended attributes have more than {XATTRS_MAX} bytes: the rest is left out");
                 failed(Error::new(ErrorKind::Unsupported, what));
@@ -165,7 +167,7 @@ impl Attributes {
         }
     }
 
-    /// The mode that a file gets. Set-id bits only where it has the owner or group that they lend.
+    /// The mode that a file gets. Set-id bits are set only if the file has the owner or group that they grant.
     fn mode(&self, allowed: Allowed, found: Option<&Stat>) -> Mode {
         let mut mask = 0o1777;
         if let Some(found) = found.filter(|_| allowed.privileged) {
@@ -175,7 +177,7 @@ impl Attributes {
         Mode::from_raw_mode((self.mode & mask).into())
     }
 
-    /// What is left out whatever the file system supports.
+    /// What is left out regardless of what the file system supports.
     fn left_out(&self, allowed: Allowed) -> LeftOut {
         let taken = self.xattrs(allowed).count();
         LeftOut {
@@ -194,7 +196,7 @@ impl Attributes {
             .map(|(name, value)| (name.as_slice(), value.as_slice()))
     }
 
-    /// Sets them all; on a file from an earlier run those that it lacks.
+    /// Sets all of them; on a file from an earlier run only the missing ones.
     pub(crate) fn apply(&self, target: Target<'_>, allowed: Allowed) -> Applied {
         let (link, special) = (matches!(target, Target::Link(_)), matches!(target, Target::Special(_)));
         let mut applied = Applied { left_out: self.left_out(allowed), ..Applied::default() };
@@ -205,7 +207,7 @@ impl Attributes {
         if allowed.owners {
             self.apply_owner(target, before.as_ref(), &mut applied);
         }
-        // Linux keeps `user.*` off all but files and directories.
+        // Linux allows `user.*` only on files and directories.
         if !(link || special) || allowed.privileged {
             self.apply_xattrs(target, before.as_ref(), allowed, &mut applied);
         }
@@ -231,7 +233,7 @@ impl Attributes {
     }
 
     fn apply_owner(&self, target: Target<'_>, before: Option<&Stat>, applied: &mut Applied) {
-        // The number that stands for no user and no group is nobody's.
+        // This number means no user and no group.
         let some = |id: u32| (id != u32::MAX).then_some(id);
         let (uid, gid) = (some(self.uid).map(Uid::from_raw), some(self.gid).map(Gid::from_raw));
         if before.is_none_or(|found| (found.st_uid, found.st_gid) != (self.uid, self.gid)) {
@@ -251,7 +253,7 @@ impl Attributes {
             let result = match before.map(|found| (found, target.has_xattr(name, value))) {
                 None | Some((_, Ok(false))) => set(),
                 Some((_, Ok(true))) => Ok(()),
-                // The mode, which is set again below, keeps its owner out.
+                // The mode, which is set again below, denies access to the owner.
                 Some((found, Err(Errno::ACCESS))) => {
                     let mode = Mode::from_raw_mode(found.st_mode & 0o7777) | Mode::RUSR | Mode::WUSR;
                     target.set_mode(mode).and_then(|()| set())
@@ -267,14 +269,14 @@ impl Attributes {
     }
 }
 
-/// An extended attribute as Linux's calls take it; none where Linux hides it, or it is malformed.
+/// An extended attribute in the form that Linux's system calls take; `None` if Linux hides it, or it is malformed.
 fn named(xattr: Xattr) -> Option<(Vec<u8>, Vec<u8>)> {
     let name = xattr.full_name()?;
     let value = if matches!(xattr.index, 2 | 3) { posix_acl_xattr(&xattr.value)? } else { xattr.value };
     Some((name, value))
 }
 
-/// A finished file of an earlier run, if that is what was found: of this size, and last changed at this time.
+/// Whether the file found is a finished one of an earlier run: of this size, and last modified at this time.
 pub(crate) fn is_finished(found: &Stat, size: u64, mtime: Timestamp) -> bool {
     let time = timespec(mtime);
     kind_of(found) == rustix::fs::FileType::RegularFile
@@ -283,7 +285,7 @@ pub(crate) fn is_finished(found: &Stat, size: u64, mtime: Timestamp) -> bool {
         && i64::try_from(found.st_mtime_nsec).is_ok_and(|nsec| nsec == time.tv_nsec)
 }
 
-/// Opens what is at a name for reading too, without a change of its time of access where that can be had.
+/// Reopens a path descriptor for reading, without changing the access time if possible.
 pub(crate) fn open_for_reading(path: BorrowedFd<'_>) -> io::Result<std::fs::File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = |more| rustix::fs::open(path_of_fd(path.as_fd()), flags | more, Mode::empty());
@@ -304,7 +306,7 @@ mod tests {
         Attributes { mode, uid: 0, gid: 0, atime: time, mtime: time, xattrs, frozen: false }
     }
 
-    /// Runs as an ordinary user, whom modes forbid things.
+    /// Runs as an ordinary user, so that modes apply.
     fn as_nobody<T: Send + 'static>(file: std::fs::File, run: impl FnOnce(std::fs::File) -> T + Send + 'static) -> T {
         if !rustix::process::geteuid().is_root() {
             return run(file);
@@ -320,7 +322,7 @@ mod tests {
 
     const PLAIN: Allowed = Allowed { owners: false, privileged: false };
 
-    /// A list that takes the owner's right to write does not keep other attributes off.
+    /// A list that denies the owner write access does not prevent other attributes from being set.
     #[test]
     fn access_control_lists_come_last() {
         let dir = tempfile::tempdir().unwrap();
@@ -333,7 +335,7 @@ mod tests {
         assert!(applied.failed.is_empty(), "{applied:?}");
     }
 
-    /// What an earlier run could not set is set by the next one, though the mode keeps the owner out.
+    /// The next run sets what an earlier run could not, although the mode denies access to the owner.
     #[test]
     fn what_is_missing_is_set_later() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What an extraction did.
+//! Counts of an extraction.
 
 use std::ops::AddAssign;
 
@@ -18,9 +18,9 @@ pub struct Counts {
     pub others: u64,
     /// Files verified against digests that the caller gave, including those of earlier runs.
     pub verified: u64,
-    /// Files with fs-verity that agree with their own metadata, for which no digest was given.
+    /// Files with fs-verity that match their own metadata, for which no digest was given.
     pub self_consistent: u64,
-    /// Files without fs-verity: nothing says what must be in them.
+    /// Files without fs-verity, whose contents can't be checked.
     pub copied: u64,
     /// Files of earlier runs that had another digest than the one given.
     pub replaced: u64,

@@ -1,8 +1,8 @@
-//! The directories that are extracted into, as a tree of names, and the open ones on the path to where work goes on.
+//! The directories that are extracted into, as a tree of names, and the open ones on the current path.
 //!
-//! A path is kept a name at a time, so that thousands of nested directories take the memory of their names; and a
-//! directory is opened from one that is open already, so that they take the time of their number. Few stay open however
-//! deep the path is: all of the last levels, fewer and fewer of those above.
+//! Paths are stored as one name per directory, so memory is linear in the length of the names even for thousands of
+//! nested directories; and a directory is opened from one that is already open, so time is linear in their number. Few
+//! stay open however deep the path is: all of the last levels, and fewer and fewer of those above.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -50,7 +50,7 @@ impl Directories {
         Self { nodes: vec![Node { above: TOP, level: 0, name: Box::default(), before, key: None }] }
     }
 
-    /// One more directory. None where there are more than any file system has.
+    /// Adds a directory. `None` if there are more than any file system can have.
     pub(crate) fn add(&mut self, above: DirId, name: &[u8], before: Arc<Listing>, key: u64) -> Option<DirId> {
         let id = DirId(u32::try_from(self.nodes.len()).ok()?);
         let level = self.node(above).level + 1;
@@ -74,8 +74,7 @@ impl Directories {
         names.join(&b'/')
     }
 
-    /// All but the top one with the keys of their attributes, those that were added last first: each before the one that
-    /// it is in.
+    /// All but the top one, with the keys of their attributes, in reverse order of addition: each before its parent.
     pub(crate) fn last_first(&self) -> impl Iterator<Item = (DirId, u64)> {
         let all = (0..self.nodes.len()).rev();
         all.filter_map(|at| Some((DirId(at as u32), self.nodes[at].key?)))
@@ -88,10 +87,10 @@ impl Directories {
     }
 }
 
-/// The path from the top directory to the one where work goes on, some of it open.
+/// The path from the top directory to the current one, partly open.
 #[derive(Debug)]
 pub(crate) struct OpenPath {
-    /// The directories on it, from the top one.
+    /// The directories on the path, from the top one.
     ids: Vec<DirId>,
     /// Those of them that are open, by level.
     open: BTreeMap<usize, Arc<Place>>,
@@ -122,7 +121,7 @@ impl OpenPath {
         }
     }
 
-    /// Opens a directory, beneath the top one and without following links.
+    /// Opens a directory, below the top one and without following links.
     pub(crate) fn open(&mut self, all: &Directories, dir: DirId) -> io::Result<Arc<Place>> {
         let mut down = Vec::new();
         let mut at = dir;
@@ -210,7 +209,7 @@ mod tests {
                 assert!(path.open(&all, bad).is_err(), "{}", name.escape_ascii());
             }
         }
-        // And after all that it still opens what it did.
+        // And after all that it still opens the same directory.
         path.open(&all, inner).unwrap();
         let here = path.open(&all, TOP).unwrap();
         assert!(here.directory(b"link").is_err());

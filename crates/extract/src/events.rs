@@ -1,12 +1,12 @@
-//! What an extraction reports while it goes on.
+//! What an extraction reports while it runs.
 
 use std::fmt;
 
 use postread::{Error, ErrorKind};
 
-/// Whoever wants to know how an extraction goes. It is called from several threads.
+/// Receives the progress of an extraction. Called from several threads.
 pub trait Events: Sync {
-    /// A part of the tree failed; the rest goes on.
+    /// A part of the tree failed; the rest continues.
     fn failed(&self, failure: &Failure<'_>);
 
     /// Something is left out by design.
@@ -14,12 +14,12 @@ pub trait Events: Sync {
         let _ = (path, what);
     }
 
-    /// Something that the caller may want to know, and that costs nothing else.
+    /// Information for the caller that does not affect the result.
     fn note(&self, note: &Note<'_>) {
         let _ = note;
     }
 
-    /// So many more bytes were read.
+    /// This many more bytes were read.
     fn read(&self, bytes: u64) {
         let _ = bytes;
     }
@@ -36,12 +36,12 @@ pub struct Failure<'a> {
     pub path: &'a [u8],
     /// Why.
     pub error: &'a Error,
-    /// Whether another failure that was reported is the reason: this one has no weight of its own.
+    /// Whether this is a consequence of another reported failure, and does not count by itself.
     pub follows: bool,
 }
 
 impl<'a> Failure<'a> {
-    /// One with a weight of its own.
+    /// One that counts by itself.
     pub fn new(path: &'a [u8], error: &'a Error) -> Self {
         Self { path, error, follows: false }
     }
@@ -74,14 +74,14 @@ pub enum Note<'a> {
     MoreUnsupportedXattrs,
     /// The list of digests is empty.
     EmptyList,
-    /// The list of digests has no file of what was extracted.
+    /// The list of digests names none of the extracted files.
     ListDoesNotApply,
     /// Anything else, in words.
     Other(&'a str),
 }
 
 impl Note<'_> {
-    /// What kind of failure it amounts to, if it does.
+    /// The kind of failure, if it counts as one.
     pub fn kind(&self) -> Option<ErrorKind> {
         matches!(self, Self::EmptyList | Self::ListDoesNotApply).then_some(ErrorKind::NothingToVerify)
     }
@@ -93,7 +93,11 @@ impl fmt::Display for Note<'_> {
         match self {
             Self::Replaced { path } => write!(f, "{}: the existing file has another digest: replaced", text(path)),
             Self::Kept { path, bad, bad_kept } => {
-                write!(f, "{}: {bad} bytes are bad, and {bad_kept} of the existing file: that one is kept", text(path))
+                write!(
+                    f,
+                    "{}: {bad} bytes are bad, but only {bad_kept} of the existing file: kept the existing file",
+                    text(path)
+                )
             }
             Self::UnsupportedXattr { name } => {
                 write!(f, "warning: the file system does not support the extended attribute {}: left out", text(name))
@@ -103,14 +107,14 @@ impl fmt::Display for Note<'_> {
             }
             Self::EmptyList => f.write_str("the list of digests is empty: no file was verified against it"),
             Self::ListDoesNotApply => {
-                f.write_str("the list of digests has no file of what was extracted: none was verified against it")
+                f.write_str("the list of digests names none of the extracted files: none was verified against it")
             }
             Self::Other(what) => f.write_str(what),
         }
     }
 }
 
-/// Nobody wants to know.
+/// Ignores all events.
 impl Events for () {
     fn failed(&self, _: &Failure<'_>) {}
 }

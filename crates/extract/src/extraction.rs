@@ -32,9 +32,9 @@ const UNSUPPORTED_MAX: usize = 32;
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Options<'a> {
-    /// Contents are read through it.
+    /// The engine that reads contents.
     pub engine: &'a Engine,
-    /// Hears how it goes.
+    /// Receives progress and failures.
     pub events: &'a dyn Events,
     /// Digests that files of the image must have; none where the caller has no list.
     pub trusted: Option<&'a TrustedDigests>,
@@ -72,10 +72,10 @@ impl std::fmt::Debug for Options<'_> {
     }
 }
 
-/// Where the attributes of files and directories come from. They are read when they are set, not when a file is found:
-/// they may be far larger than the few bytes of an image that say so.
+/// The source of attributes of files and directories. They are read when they are set, not when a file is found,
+/// because a few bytes of an image can stand for very large attributes.
 pub trait AttributeSource: Sync {
-    /// The attributes with this key. What can't be read of them is passed to `failed`, and costs no other.
+    /// The attributes with this key. Errors of unreadable ones are passed to `failed`; the others are still returned.
     fn attributes(&self, key: u64, failed: &mut dyn FnMut(Error)) -> Option<Attributes>;
 }
 
@@ -224,7 +224,7 @@ impl<'a> Extraction<'a> {
         self.directories().path(dir, name)
     }
 
-    /// Reports what failed; the rest goes on.
+    /// Reports a failure; the rest continues.
     pub(crate) fn failed(&self, path: &[u8], error: &Error) {
         let mut shared = self.shared();
         shared.any_failed = true;
@@ -233,7 +233,7 @@ impl<'a> Extraction<'a> {
         self.options.events.failed(&Failure::new(path, error));
     }
 
-    /// Reports what failed because something else did, if that was reported.
+    /// Reports a failure that is the consequence of another reported one.
     pub(crate) fn failed_too(&self, path: &[u8], error: &Error) {
         let mut shared = self.shared();
         let follows = shared.any_failed;
@@ -281,7 +281,7 @@ impl<'a> Extraction<'a> {
         }
         let path = path();
         for (what, error) in applied.failed {
-            // The image's own fault, where it is no refusal of the file system here.
+            // The image's fault, unless the target file system refused.
             let malformed = error.kind() == std::io::ErrorKind::InvalidData;
             let kind = if malformed { ErrorKind::Malformed } else { ErrorKind::Io };
             self.failed(&path, &Error::new(kind, format!("its {what}: {error}")));

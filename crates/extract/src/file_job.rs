@@ -24,7 +24,7 @@ use crate::unfinished::Unfinished;
 
 /// Bytes hashed at once of a file that an earlier run extracted.
 const HASH_STEP: usize = 1 << 20;
-/// Ranges of contents beyond which a file does not wait for a thread.
+/// A file with more ranges than this does not wait for a thread.
 const LARGE: usize = 4096;
 
 /// A file that waits for a thread.
@@ -38,7 +38,7 @@ pub(crate) struct FileJob<'a> {
     pub(crate) named: Named<'a>,
 }
 
-/// A promise to say how the first name of an inode ended, to names that wait for it: as failed, if it is dropped.
+/// Reports the result of an inode's first name to the names that wait for it: failed, if dropped.
 pub(crate) struct Named<'a> {
     extraction: &'a Extraction<'a>,
     ino: Option<u32>,
@@ -88,8 +88,8 @@ impl Contents {
         Self(Kind::Inode { inode: Box::new(inode), digest })
     }
 
-    /// What `plan` reads, after `check` has passed. Only the ranges `data` are read and written, which ascend, and the
-    /// ranges `broken`, which the plan can't read; the rest is holes. Nothing says what must be in it.
+    /// Contents read through `plan`, after `check` has passed. Only the ascending ranges `data`, and the ranges
+    /// `broken`, which the plan can't read, are read and written; the rest is holes. The contents can't be verified.
     pub fn plan(
         plan: Plan,
         data: Vec<Range<u64>>,
@@ -104,7 +104,7 @@ impl Contents {
         Self(Kind::Plan { reading, check: Box::new(check) })
     }
 
-    /// Whether so much is known of it that it must not wait beside others.
+    /// Whether its description is so large that it must not wait in memory with others.
     pub(crate) fn is_large(&self) -> bool {
         matches!(&self.0, Kind::Plan { reading, .. } if reading.data.len() > LARGE)
     }
@@ -115,15 +115,15 @@ struct Reading {
     plan: Plan,
     /// What is not a hole, in order.
     data: Vec<Range<u64>>,
-    /// What a damaged map covers, in order: part of `data`, and nobody knows where it is.
+    /// Ranges covered by a damaged map, in order: part of `data`, at an unknown place.
     broken: Vec<Range<u64>>,
-    /// Whether holes are read too, as their zeros are verified.
+    /// Whether holes are read too, because their zeros are verified.
     read_holes: bool,
     block_size: u64,
     trust: Trust,
 }
 
-/// What vouches for a file's contents.
+/// What a file's contents were checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
     /// A digest that the caller gave.
@@ -134,9 +134,9 @@ enum Trust {
     Copied,
 }
 
-/// What became of a file.
+/// The outcome for a file.
 enum Written {
-    /// It is there, this file, and was it verified against a given digest.
+    /// It was created: which file it is, and whether it was verified against a given digest.
     Named { made: (u64, u64), verified: Option<bool> },
     /// The file of an earlier run is better.
     Kept { made: Option<(u64, u64)> },
@@ -184,10 +184,10 @@ impl Extraction<'_> {
         self.options.events.file_done();
     }
 
-    /// Keeps the file of an earlier run, if it is finished: it has the right size and time, and where the caller gave a
-    /// digest, that. What it lacks of its attributes is set. Returns which file it is.
+    /// Keeps the file of an earlier run if it is finished: it has the right size and time, and the digest, if the
+    /// caller gave one. Missing attributes are set. Returns which file it is.
     fn keep_finished(&self, job: &FileJob<'_>, path: &dyn Fn() -> Vec<u8>) -> postread::Result<Option<(u64, u64)>> {
-        // What is in the way is reported when the file is to be named.
+        // An obstacle is reported later, when the file gets its name.
         let Ok(Some(_)) = job.place.claim_for_file(&job.name) else { return Ok(None) };
         let Ok(old) = open_path(job.place.dir(), &job.name) else { return Ok(None) };
         let found = rustix::fs::fstat(&old).map_err(io::Error::from)?;
@@ -219,8 +219,8 @@ impl Extraction<'_> {
         }
     }
 
-    /// Whether the file of an earlier run is to be kept: with a digest that the caller gave it is hashed, and true where
-    /// it has that digest; `None` where it has another.
+    /// Whether the file of an earlier run is to be kept: if the caller gave a digest, the file is hashed; true if it
+    /// matches, `None` if it does not.
     fn is_still_good(&self, job: &FileJob<'_>, old: &OwnedFd) -> postread::Result<Option<bool>> {
         let Kind::Inode { inode, digest } = &job.contents.0 else { return Ok(Some(false)) };
         let Some(wanted) = digest else {
@@ -234,7 +234,7 @@ impl Extraction<'_> {
         let verity = verity.trust(wanted)?;
         let file = match open_for_reading(old.as_fd()) {
             Ok(file) => file,
-            // Its mode keeps its owner out.
+            // Its mode denies access to its owner.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -263,7 +263,7 @@ impl Extraction<'_> {
         contents: Contents,
         path: &dyn Fn() -> Vec<u8>,
     ) -> postread::Result<Written> {
-        // A name that can't be had costs no reading.
+        // Don't read the file if it can't get its name.
         place.claim_for_file(name).map_err(place_error)?;
         let reading = self.reading(contents)?;
         // Block numbers within a file have 32 bits.
@@ -273,7 +273,7 @@ impl Extraction<'_> {
         let unfinished = Unfinished::begin(place, Mode::RUSR | Mode::WUSR)?;
         let file = unfinished.file();
         file.set_len(size)?;
-        // The time of an unfinished file says that it is not whole; parts of it may be good that can't be read any more.
+        // An unfinished file has a different time. It may have good parts that can't be read any more.
         let old = match self.options.keep_going {
             true => open_file(place.dir(), name).ok().flatten(),
             false => None,
@@ -289,7 +289,7 @@ impl Extraction<'_> {
         let damaged = new > 0;
         self.apply(path, meta.key, Target::New(file.as_fd()));
         if damaged {
-            // It keeps the time at which it was written: a later run does not take it for whole, and tries again.
+            // It keeps the time at which it was written, so that a later run knows it is not whole and tries again.
             let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
             let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
             let times = Timestamps { last_access: omit, last_modification: now };
@@ -337,7 +337,7 @@ impl Extraction<'_> {
                 let range = match extent {
                     Ok(extent) if extent.kind != ExtentKind::Written => continue,
                     Ok(extent) => extent.logical..extent.end(),
-                    // The plan knows the reason: what reads there fails with it.
+                    // The plan knows the reason: reads there fail with it.
                     Err(error) => walk.skip_broken().ok_or(ImageError::from(error)).inspect(|range| {
                         add_range(&mut broken, range.start..range.end.min(inode.size));
                     })?,
@@ -349,7 +349,7 @@ impl Extraction<'_> {
         Ok(Reading { plan, data, broken, read_holes: inode.is_verity(), block_size, trust })
     }
 
-    /// Copies what is not a hole, and says how much is missing.
+    /// Copies everything but holes, and returns how much is missing.
     fn copy(
         &self,
         path: &dyn Fn() -> Vec<u8>,
@@ -383,7 +383,7 @@ impl Extraction<'_> {
                     Err(error) if self.options.keep_going => {
                         // The good parts are kept, with a hole where this block was.
                         let block = (at - at % reading.block_size).saturating_add(reading.block_size);
-                        // What a damaged map covers is one hole, however much it is.
+                        // A range covered by a damaged map is one hole, however long.
                         let covering = reading.broken.get(reading.broken.partition_point(|range| range.end <= at));
                         let next = covering.filter(|range| range.start <= at).map_or(block, |range| range.end);
                         let len = next.min(size).saturating_sub(at).max(1);
@@ -421,7 +421,7 @@ fn add_range(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
 struct BadRange(Option<(Range<u64>, ReadError, u64)>);
 
 impl BadRange {
-    /// Some more blocks. Returns the range before, if this one does not continue it.
+    /// Adds blocks. Returns the previous range if this one does not continue it.
     fn add(&mut self, range: Range<u64>, block_size: u64, error: ReadError) -> Option<Error> {
         let added = (range.end - range.start).div_ceil(block_size.max(1));
         if let Some((last, first, blocks)) = &mut self.0
@@ -448,7 +448,7 @@ impl BadRange {
     }
 }
 
-/// Whether two blocks are bad for one reason: the hashes of corrupt blocks differ, and are no reason.
+/// Whether two blocks are bad for the same reason, ignoring the hashes of corrupt blocks.
 fn same_reason(a: &BlockStatus, b: &BlockStatus) -> bool {
     match (a, b) {
         (BlockStatus::Corrupt(a), BlockStatus::Corrupt(b)) => a.kind == b.kind && a.level == b.level,
@@ -457,13 +457,13 @@ fn same_reason(a: &BlockStatus, b: &BlockStatus) -> bool {
     }
 }
 
-/// Bytes that are bad in what was read, and, as far as is known, in the file of the same size that is there.
+/// The number of bad bytes in the data read, and, as far as is known, in the existing file of the same size.
 struct Bad {
     new: u64,
     old: Option<u64>,
 }
 
-/// The bytes of the blocks in which a file is not what it should be.
+/// The total size of the blocks in which a file differs from what it should be.
 fn differing(file: &File, wanted: &[u8], at: u64, block_size: u64) -> u64 {
     let mut found = vec![0; wanted.len()];
     if file.read_exact_at(&mut found, at).is_err() {
@@ -474,7 +474,7 @@ fn differing(file: &File, wanted: &[u8], at: u64, block_size: u64) -> u64 {
     blocks.filter(|(wanted, found)| wanted != found).map(|(wanted, _)| wanted.len() as u64).sum()
 }
 
-/// Whether a file has anything but zeros in a range: an earlier run left a hole where it was bad.
+/// Whether a file has anything but zeros in a range: an earlier run left a hole where data was bad.
 fn holds_any(file: &File, at: u64, length: u64) -> bool {
     let (mut at, end) = (at, at.saturating_add(length));
     let mut found = vec![0; length.min(HASH_STEP as u64) as usize];

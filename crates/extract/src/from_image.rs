@@ -57,7 +57,7 @@ pub(crate) fn walk(writer: &mut TreeWriter<'_>, image: &Image, inode: Inode, pat
             (Ok(inode), Some(_)) => inode,
             (Ok(_), None) => continue,
             (Err(error), _) => {
-                // The directory that the walk began with has no path but the image's.
+                // The starting directory has only its path in the image.
                 let of = if visit.path.is_empty() { path } else { &visit.path };
                 writer.failed(of, &error.into());
                 continue;
@@ -83,7 +83,8 @@ pub(crate) fn walk(writer: &mut TreeWriter<'_>, image: &Image, inode: Inode, pat
     }
 }
 
-/// One inode, `whole` being its path in the image. The directory that its entries go into, if it is one and can be.
+/// One inode, `whole` being its path in the image. Returns the directory for its entries, if it is a directory and
+/// could be created.
 fn one(writer: &mut TreeWriter<'_>, image: &Image, inode: Inode, at: At<'_>, whole: &[u8]) -> Option<DirId> {
     let (path, meta) = (at.path, meta(&inode));
     match inode.file_type {

@@ -19,10 +19,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A file is written without a name, or under one that nobody can predict, and gets its name when it is whole: then the
-//! name leads to the very inode that was written. What the run created under one name of the image is never replaced under
-//! another, also where the target's file system does not distinguish the two. Attributes are set through descriptors.
-//! A run that was stopped is continued by the next one, which also sets the attributes that the last one could not.
+//! A file is written without a name, or under an unpredictable one, and gets its name when it is complete: the name
+//! then refers to the very inode that was written. A file that the run created for one name of the image is never
+//! replaced by another name, even if the target's file system does not distinguish the two. Attributes are set through
+//! descriptors. A run that was stopped is continued by the next one, which also sets the attributes that the last one
+//! could not.
 
 mod attributes;
 mod counts;

@@ -1,4 +1,4 @@
-//! A list of trusted digests, compared with what comes out of an image: no line of it is ignored in silence.
+//! Compares a list of trusted digests with the extracted files: no line of it is silently ignored.
 
 use std::collections::HashMap;
 
@@ -11,14 +11,14 @@ use crate::events::Note;
 use crate::extraction::Extraction;
 use crate::tree_writer::TreeWriter;
 
-/// What is known of the list while the tree is extracted.
+/// The state of the list while the tree is extracted.
 #[derive(Default)]
 pub(crate) struct Listed {
     /// What is extracted, as the image spells it.
     top: Vec<u8>,
-    /// The digests that inodes of several names are listed with, under whichever; looked up when the first is met.
+    /// The listed digests of inodes with several names, under any of them; looked up when the first one is found.
     aliases: Option<Aliases>,
-    /// The listed paths that were met as regular files, and their inodes; none where what is wrong was reported.
+    /// The listed paths that were found to be regular files, and their inodes; `None` if an error was reported.
     met: HashMap<Box<[u8]>, Option<u32>>,
 }
 
@@ -42,8 +42,8 @@ fn check(image: &Image, inode: &Inode, wanted: &FileDigest) -> Result<(), ImageE
     Ok(())
 }
 
-/// Which listed paths are names of one inode: the name that is met first is checked against the digests of all. One walk
-/// of the image, as looking each path up would go through its directory once for each.
+/// Which listed paths are names of one inode: the name that is found first is checked against the digests of all. Takes
+/// one walk of the image, since looking up each path would scan its directory each time.
 fn aliases(image: &Image, trusted: &TrustedDigests) -> Aliases {
     let mut aliases = Aliases::new();
     for visit in image.walk(ROOT_INO) {
@@ -82,7 +82,7 @@ impl TreeWriter<'_> {
         match (own, aliases.get(&inode.ino)) {
             (_, None) => Ok(own),
             (Some(wanted), Some(_)) => {
-                // Not left to a thread: that has a file, and no name but the first.
+                // Not left to a thread, which has the file but only its first name.
                 check(image, inode, &wanted).inspect_err(|_| {
                     self.listed.met.insert(path.into(), None);
                 })?;

@@ -1,4 +1,4 @@
-//! What was in a directory before the run wrote into it, and which name of the image each of those files went to.
+//! What was in a directory before the run wrote into it, and which name of the image claimed each of those files.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use crate::place::{kind_of, stat};
 use crate::unfinished::random_name;
 
-/// How unfinished files are named where the file system has no files without names; 32 hexadecimal digits follow.
+/// The prefix of unfinished files' names, if the file system has no files without names; 32 hexadecimal digits follow.
 pub(crate) const UNFINISHED: &str = ".postread-";
 
 /// The files in a directory when the run first came to it. Each may be replaced once, by one name of the image.
@@ -21,7 +21,7 @@ pub(crate) const UNFINISHED: &str = ".postread-";
 /// the listing does not have, but a look-up finds, is identified by its inode number.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// By their names' hashes: the keys are secret, so that no image can hold a name with another one's hash.
+    /// By the hashes of their names. The keys are secret, so that an image cannot contain colliding names.
     files: Box<[Listed]>,
     hasher: RandomState,
     /// Whether names are listed as they were given. Found out when it first matters.
@@ -70,7 +70,7 @@ impl Listing {
         if let Some(exact) = exact.filter(|_| self.keeps_spelling.get() != Some(&false)) {
             return self.take(exact, name);
         }
-        // Where that can't be found out, nothing is replaced.
+        // If that can't be determined, nothing is replaced.
         let kept = *self.keeps_spelling.get_or_init(|| keeps_spelling(dir).unwrap_or(true));
         if kept {
             return false;
@@ -95,8 +95,8 @@ impl Listing {
     }
 }
 
-/// Whether a file system lists names as they were given: asked with a name in capitals, which file systems that keep one
-/// case show in small letters.
+/// Whether a file system lists names as they were given: tested with a name in capitals, which file systems that store
+/// only one case list in lower case.
 fn keeps_spelling(dir: BorrowedFd<'_>) -> io::Result<bool> {
     let name = random_name().to_ascii_uppercase();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// A listing as of a file system that shows every name in small letters.
+    /// A listing from a file system that shows every name in lower case.
     fn small(files: &[(&str, u64)]) -> Listing {
         let mut listing = Listing::default();
         let mut listed: Vec<_> =
@@ -171,7 +171,7 @@ mod tests {
         let listing = Listing::of(open.as_fd()).unwrap();
         assert!(!listing.claim(open.as_fd(), b"Config", ino));
         assert!(listing.claim(open.as_fd(), b"config", ino));
-        // What it was asked with is gone.
+        // The test file is gone.
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
@@ -184,7 +184,7 @@ mod tests {
         let capital = left.to_ascii_uppercase();
         [&left, &capital].iter().for_each(|name| std::fs::write(dir.path().join(name), "x").unwrap());
         others.iter().for_each(|name| std::fs::write(dir.path().join(name), "x").unwrap());
-        // A directory of that name is nobody's leftover.
+        // A directory of that name is not a leftover.
         let directory = left.replace("0123", "3210");
         std::fs::create_dir(dir.path().join(&directory)).unwrap();
         Listing::of(File::open(dir.path()).unwrap().as_fd()).unwrap();

@@ -1,4 +1,4 @@
-//! Names that an image may give to what is extracted.
+//! Names that an image may give to extracted files.
 
 use std::fmt;
 

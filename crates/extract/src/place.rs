@@ -1,12 +1,12 @@
 //! Directories that are written into, and what may be created or replaced in them.
 //!
-//! An image can hold names that differ on disk and are one name to the target's file system: `Config` and `CONFIG` where
-//! case is folded, `a` and `a.` on FAT. Nothing that this run created may be replaced by another name of the image, so
-//! identity is never judged by the image's spelling. A directory is listed when the run first comes to it. What a look-up
-//! finds later may be replaced only if that listing has exactly its name: then it is from before, and each name of the
-//! image is used once. Anything else that a look-up finds is the run's own, or something that the file system does not
-//! distinguish from it, and the name is refused. Where a file system lists names in another spelling than they were given,
-//! inode numbers take the place of names (see [`Listing`]).
+//! An image can hold names that differ on disk and are one name to the target's file system: `Config` and `CONFIG`
+//! where case is folded, `a` and `a.` on FAT. A file that this run created must not be replaced by another name of the
+//! image, so identity never depends on the image's spelling. A directory is listed when the run first comes to it. What
+//! a later look-up finds may be replaced only if that listing contains exactly its name: then it was there before, and
+//! each name of the image is used once. Anything else that a look-up finds was created by this run, or has a name that
+//! the file system does not distinguish from it, and the name is refused. If a file system lists names in another
+//! spelling than given, inode numbers replace names (see [`Listing`]).
 
 use std::fs::File;
 use std::io;
@@ -25,18 +25,18 @@ pub(crate) struct Place {
     pub(crate) before: Arc<Listing>,
 }
 
-/// Why a name can't be given to what the image has there.
+/// Why a name can't be created.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlaceError {
-    /// Found, and not there under exactly this name before.
-    #[error("refused: this directory has the name already, or one that its file system does not distinguish from it")]
+    /// Exists, but not under exactly this name before the run.
+    #[error("refused: this directory already has this name, or one that its file system does not distinguish from it")]
     Taken,
     #[error("a directory is in the way")]
     Directory,
     #[error("something that is not a directory is in the way")]
     NotDirectory,
-    /// What was just created is not what the name leads to.
-    #[error("something else took its place while it was written")]
+    /// The name no longer refers to the file that was just created.
+    #[error("another file took its name while it was written")]
     Replaced,
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -70,8 +70,8 @@ impl Place {
         }
     }
 
-    /// Creates a link, pipe, socket or device by `create`, in the place of what was there before, and opens it: only as a
-    /// path, so that attributes are put on it and on nothing that takes its name meanwhile.
+    /// Creates a link, pipe, socket or device by `create`, in the place of what was there before, and opens it: only as
+    /// a path, so that attributes are set on it and not on something that takes its name meanwhile.
     pub(crate) fn create(
         &self,
         name: &[u8],
@@ -84,7 +84,7 @@ impl Place {
         create(self.dir()).map_err(taken)?;
         let made = open_path(self.dir(), name)?;
         let found = rustix::fs::fstat(&made)?;
-        // Whoever may write here can put something else there. That something of theirs stays as it is.
+        // Other users with write access may have put something else there. Leave theirs alone.
         let ours = found.st_uid == rustix::process::geteuid().as_raw() && found.st_nlink == 1;
         if kind_of(&found) != kind || !ours && stores_owners(self.dir()) {
             return Err(PlaceError::Replaced);
@@ -110,7 +110,7 @@ impl Place {
     }
 }
 
-/// Somebody else was quicker than the look-up: a name that the file system does not distinguish.
+/// Created between the look-up and now: a name that the file system does not distinguish.
 pub(crate) fn taken(error: Errno) -> PlaceError {
     match error {
         Errno::EXIST => PlaceError::Taken,
@@ -118,7 +118,7 @@ pub(crate) fn taken(error: Errno) -> PlaceError {
     }
 }
 
-/// Whether the file system keeps what owner a file is given; some show one owner for all.
+/// Whether the file system stores owners; some show one owner for all files.
 fn stores_owners(dir: BorrowedFd<'_>) -> bool {
     /// `MSDOS_SUPER_MAGIC`, `EXFAT_SUPER_MAGIC`, `FUSE_SUPER_MAGIC`, `NFS_SUPER_MAGIC`, from the kernel's `magic.h`.
     const OTHERS: [u64; 4] = [0x4d44, 0x2011_bab0, 0x6573_5546, 0x6969];
@@ -172,8 +172,8 @@ pub(crate) fn path_of_fd(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// Opens a directory that was there before to write into it. Where its mode keeps its owner out, which an image may have
-/// given it in an earlier run, the owner's rights are added; its mode is set again when the run ends.
+/// Opens an existing directory to write into it. If its mode, which may come from an image in an earlier run, denies
+/// access to its owner, adds the owner's permissions; the mode is set again when the run ends.
 fn open_own_dir(from: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
     let dir = open_beneath(from, name, OFlags::PATH)?;
     let found = rustix::fs::fstat(&dir)?;

@@ -1,4 +1,4 @@
-//! The directory that is extracted into, and whose it is.
+//! The directory that is extracted into, and who owns it.
 
 use std::fs::File;
 use std::io;
@@ -16,11 +16,10 @@ use crate::place::{Place, lock};
 #[derive(Debug)]
 pub(crate) struct Top {
     place: Arc<Place>,
-    /// Whether it gets the attributes of what is extracted: this run created it, or it is our own and was empty. What lies
-    /// in it is no reason.
+    /// Whether it gets the attributes of the extracted directory: this run created it, or it is our own and was empty.
     ours: bool,
     /// A directory that this run created is closed to others until everything in it has its mode. This is the mode that
-    /// it gets when the run ends without another one for it.
+    /// it gets at the end of the run if there is no other.
     restore: Option<Mode>,
 }
 
@@ -50,7 +49,7 @@ impl Top {
         let mut top = Self { ours: own && before.is_empty(), place: Arc::new(Place { fd, before }), restore: None };
         if created && top.ours {
             top.restore = Some(Mode::from_raw_mode(found.st_mode & 0o7777));
-            // Where modes can't be set there are none to keep.
+            // If modes can't be set, there is none to keep.
             let _ = rustix::fs::fchmod(&top.place.fd, Mode::RWXU);
         }
         Ok(top)
@@ -65,7 +64,7 @@ impl Top {
         self.ours
     }
 
-    /// Keeps the directory closed to others: nothing says which mode would be right for it.
+    /// Keeps the directory closed to others: its right mode is not known.
     pub(crate) fn stay_private(&mut self) {
         self.restore = None;
     }
@@ -95,7 +94,7 @@ mod tests {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
-    /// A run that ends before its end leaves the mode that was there, or that a new directory has.
+    /// An interrupted run leaves the previous mode, or that of a new directory.
     #[test]
     fn a_mode_is_put_back() {
         let dir = tempfile::tempdir().unwrap();

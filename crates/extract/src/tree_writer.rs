@@ -1,4 +1,4 @@
-//! What is created for each entry of a tree, as a walk finds it.
+//! Creates each entry of a tree as a walk finds it.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -21,18 +21,18 @@ use crate::place::{Place, PlaceError, identity, stat, taken};
 /// The longest path that is created, in bytes.
 const PATH_MAX: usize = 1 << 20;
 
-/// Writes a tree below the directory that is extracted into. It keeps what is needed for the entries to come.
+/// Writes a tree below the directory that is extracted into. It keeps the state needed for later entries.
 pub struct TreeWriter<'a> {
     pub(crate) extraction: &'a Extraction<'a>,
-    /// To the threads that write files; none where the system gave none.
+    /// To the threads that write files; `None` if none could be started.
     sender: Option<SyncSender<FileJob<'a>>>,
     open: OpenPath,
     /// The first name of each inode of several names.
     first: HashMap<u32, (DirId, Box<[u8]>)>,
-    /// Hashes of the names that came before, by directory: a second entry of the same name is the tree's fault.
+    /// Hashes of earlier names, by directory, to refuse a second entry of the same name.
     names: HashMap<DirId, HashSet<u64>>,
     hasher: RandomState,
-    /// What the top directory gets in the end, if it is this run's own.
+    /// The attributes that the top directory gets at the end, if it is this run's own.
     top_key: Option<u64>,
     pub(crate) listed: Listed,
 }
@@ -58,7 +58,7 @@ impl<'p> At<'p> {
     }
 }
 
-/// What a file or directory is besides its contents.
+/// A file's or directory's metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
     /// Inode number: names of one inode are hard links of one file.
@@ -96,7 +96,7 @@ impl<'a> TreeWriter<'a> {
         self.top_key = Some(key);
     }
 
-    /// Reports what failed; the rest goes on.
+    /// Reports a failure; the rest continues.
     pub fn failed(&self, path: &[u8], error: &Error) {
         self.extraction.failed(path, error);
     }
@@ -106,7 +106,7 @@ impl<'a> TreeWriter<'a> {
         self.extraction.path(dir, name)
     }
 
-    /// Nothing more comes for a directory: what is kept of its names is dropped.
+    /// A directory is finished: drops the state kept for its names.
     pub fn leave(&mut self, dir: DirId) {
         self.names.remove(&dir);
     }
@@ -205,7 +205,7 @@ impl<'a> TreeWriter<'a> {
         }
     }
 
-    /// Whether this is another name of an inode that came before. It is linked, as soon as that one is whole.
+    /// Whether this is another name of an earlier inode. If so, links it as soon as that one is complete.
     fn is_another_name(&mut self, at: At<'_>, meta: Meta) -> bool {
         if meta.links < 2 {
             return false;
@@ -218,7 +218,7 @@ impl<'a> TreeWriter<'a> {
             }
             return true;
         }
-        // Where this name can't be had, the file is created under its next one.
+        // If this name can't be used, the file is created under its next one.
         if let Err(error) = self.place(at.dir).and_then(|place| place.claim_for_file(at.name())) {
             self.failed(at.path, &place_error(error));
             return true;
@@ -253,7 +253,7 @@ impl<'a> TreeWriter<'a> {
         rustix::fs::linkat(from.dir(), &*first_name, to.dir(), at.name(), AtFlags::empty()).map_err(taken)?;
         match stat(to.dir(), at.name()).map_err(PlaceError::from)? {
             Some(found) if identity(&found) == made => Ok(()),
-            // The first name leads elsewhere by now.
+            // The first name now refers to another file.
             _ => {
                 let _ = rustix::fs::unlinkat(to.dir(), at.name(), AtFlags::empty());
                 Err(PlaceError::Replaced.into())
@@ -275,7 +275,7 @@ impl<'a> TreeWriter<'a> {
                 let large = contents.is_large();
                 let job = FileJob { dir, name, place, meta, size, contents, named };
                 match &self.sender {
-                    // The threads live as long as this end does.
+                    // The threads live as long as this end of the channel.
                     Some(sender) if !large => drop(sender.send(job)),
                     _ => extraction.file(job),
                 }

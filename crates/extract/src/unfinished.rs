@@ -1,4 +1,4 @@
-//! Files that are not whole yet: without a name, or with one that nobody can predict.
+//! Incomplete files: without a name, or with an unpredictable one.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -13,19 +13,19 @@ use rustix::io::Errno;
 use crate::listing::{Listing, UNFINISHED};
 use crate::place::{Place, PlaceError, identity, path_of_fd, stat, taken};
 
-/// Names that nobody can predict that are tried, should one be there.
+/// How many unpredictable names are tried, in case one exists.
 const TRIES: usize = 16;
 
-/// A file that is not whole yet. It is gone when this is dropped, unless it was given its name.
+/// An incomplete file. It is removed when this is dropped, unless it got its name.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     place: Arc<Place>,
     file: File,
-    /// Its name for the time being, where the file system has no files without one.
+    /// Its temporary name, if the file system has no files without one.
     name: Option<String>,
 }
 
-/// A name that nobody can predict: a hash under keys from the system's random numbers.
+/// An unpredictable name: a hash under random keys from the system.
 pub(crate) fn random_name() -> String {
     static KEYS: OnceLock<[RandomState; 2]> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -64,10 +64,10 @@ impl Unfinished {
         &self.file
     }
 
-    /// Gives it its name, in the place of what was there before the run. The name then leads to this very file, or this
-    /// is an error. Returns which file it is.
+    /// Gives it its name, replacing what was there before the run. Fails unless the name then refers to this very file.
+    /// Returns which file it is.
     pub(crate) fn finish(mut self, name: &[u8]) -> Result<(u64, u64), PlaceError> {
-        // Two threads that check and rename could not tell whose file they replace.
+        // Two threads that check and rename at once could replace each other's file.
         static NAMING: Mutex<()> = Mutex::new(());
         let _naming = NAMING.lock().unwrap_or_else(PoisonError::into_inner);
         let place = self.place.clone();
@@ -128,11 +128,11 @@ impl Drop for Unfinished {
     }
 }
 
-/// A directory for files that replace each other as wholes, each written without a name until it is whole.
+/// A directory of files that are replaced atomically: each is written without a name until it is complete.
 #[derive(Debug)]
 pub struct WholeFiles(Arc<Place>);
 
-/// A file of such a directory that is not whole yet.
+/// An incomplete file of such a directory.
 #[derive(Debug)]
 pub struct WholeFile(Unfinished);
 
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Another file in the place of an unfinished one does not get its name unnoticed.
+    /// Another file that replaces an unfinished one does not get its name unnoticed.
     #[test]
     fn another_file_in_its_place_is_an_error() {
         for name in [&b"new"[..], b"old"] {

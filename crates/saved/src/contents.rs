@@ -1,4 +1,4 @@
-//! A file of saved ciphertext, checked against the manifest before anything of it is decrypted.
+//! A file of saved ciphertext, checked against the manifest before any of it is decrypted.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{STEP, open_regular};
 
-/// What was saved of one inode.
+/// The saved contents of one inode.
 pub(crate) struct SavedContents {
     path: PathBuf,
     file: File,
@@ -23,7 +23,7 @@ pub(crate) struct SavedContents {
 impl SavedContents {
     pub(crate) fn open(path: &Path, data: Vec<(u64, u64)>, sha256: [u8; 32]) -> Result<Self> {
         let (file, metadata) = open_regular(path).map_err(|error| match error.downcast_ref::<io::Error>() {
-            // A part of the input, as a line of the manifest is.
+            // Part of the input, like a line of the manifest.
             Some(cause) if cause.kind() == io::ErrorKind::NotFound => {
                 Error::new(ErrorKind::Malformed, "missing: what was saved is not complete").about(path)
             }
@@ -37,10 +37,10 @@ impl SavedContents {
         self.file.try_clone().map_err(|error| Error::from(error).about(&self.path))
     }
 
-    /// Reads all of it: it must have the length and the digest that the manifest says.
+    /// Reads all of it: length and digest must match the manifest.
     pub(crate) fn check(&self) -> Result<()> {
         let corrupt = |message: String| Err(Error::new(ErrorKind::Corrupt, message).about(&self.path));
-        // The manifest's ranges don't overflow.
+        // The parsed ranges don't overflow.
         let wanted = self.data.iter().map(|(start, len)| start.saturating_add(*len)).max().unwrap_or(0);
         if self.length != wanted {
             return corrupt(format!("expected {wanted} bytes, found {}", self.length));

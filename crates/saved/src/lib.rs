@@ -1,4 +1,4 @@
-//! Encrypted files saved as they lie on disk, and restored later: with the key, and without the image.
+//! Encrypted files saved as they are on disk, and restored later with the key, without the image.
 //!
 //! [`save`] needs no key. [`Saved`] opens what it saved; [`Saved::restore`] decrypts it into a directory, through
 //! `postread-extract`. `docs/ciphertext-layout.md` describes the layout, [`manifest`] has its lines.
@@ -22,7 +22,7 @@ use rustix::fs::OFlags;
 
 /// The manifest's name.
 const MANIFEST: &str = "manifest.jsonl";
-/// The directory of contents, a file for each inode, named by its number.
+/// The directory of contents: one file per inode, named by its number.
 const DATA: &str = "data";
 /// Bytes read at once.
 const STEP: u64 = 1 << 20;

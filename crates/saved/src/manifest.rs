@@ -1,19 +1,20 @@
-//! The manifest of saved ciphertext: encrypted inodes as they lie on disk, with what any key needs to restore them.
+//! The manifest of saved ciphertext: encrypted inodes as they are on disk, with everything but the key that is needed
+//! to restore them.
 //!
-//! `docs/ciphertext-layout.md` describes the layout. The manifest has a line of JSON for each name of an inode, so
-//! that it can be written and read piece by piece; the first line says which file system it is of. Anybody may have written
-//! the file: what a line says is checked as far as a line alone can be.
+//! `docs/ciphertext-layout.md` describes the layout. The manifest has a line of JSON for each name of an inode, so that
+//! it can be written and read piece by piece; the first line identifies the file system. The file is untrusted: each
+//! line is checked as far as that is possible for a line alone.
 
 use serde::{Deserialize, Serialize};
 
-/// What the first line says it is.
+/// The format named in the first line.
 pub const FORMAT: &str = "postread-ciphertext-4";
-/// The version before, whose lines have no `lost`. It is read too.
+/// The previous version, whose lines have no `lost`. It is still accepted.
 const FORMAT_BEFORE: &str = "postread-ciphertext-3";
-/// The longest line that is written or taken, in bytes: a file of very many extents.
+/// The longest line that is written or accepted, in bytes: a file with very many extents.
 pub const LINE_MAX: usize = 64 << 20;
 
-/// Seconds since 1970, nanoseconds: as the file system has them, which may be more than a second's.
+/// Seconds since 1970, nanoseconds: as stored in the file system, so they may exceed a second.
 pub type Time = (i64, u32);
 
 /// The manifest's first line.
@@ -21,11 +22,11 @@ pub type Time = (i64, u32);
 pub struct Header {
     /// The file system's UUID: keys may depend on it.
     pub fs_uuid: [u8; 16],
-    /// Bytes of a block, which a data unit is where the context names no other size: a power of two, 512 to 65536.
+    /// Bytes in a block, the default size of a data unit: a power of two, 512 to 65536.
     pub block_size: u32,
-    /// Inode number of the directory that the entries lie in.
+    /// Inode number of the directory that contains the entries.
     pub root: u32,
-    /// Its encryption context, as stored; its entries' names are plain where it has none.
+    /// Its encryption context, as stored; without one, the names of its entries are plain.
     pub root_context: Option<Vec<u8>>,
 }
 
@@ -50,7 +51,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What the kind is in `st_mode`.
+    /// The type bits of `st_mode`.
     pub fn file_type(self) -> u16 {
         match self {
             Self::Pipe => 0o010_000,
@@ -76,7 +77,7 @@ pub struct Entry {
     pub inode: u32,
     /// What it is.
     pub kind: Kind,
-    /// Inode number of the directory that it lies in.
+    /// Inode number of its directory.
     pub directory: u32,
     /// Its name there, as stored: ciphertext where the directory has a context.
     pub raw_name: Vec<u8>,
@@ -99,7 +100,7 @@ pub struct Entry {
     /// A link's target, as stored: the ciphertext after its 2-byte length. A link has one.
     pub target: Option<Vec<u8>>,
     /// The ranges of a file that hold ciphertext, start and length in bytes: whole blocks, not empty, ascending, none
-    /// overlapping another, none past `i64::MAX`. All else reads as zeros, undecrypted.
+    /// overlapping another, none past `i64::MAX`. The rest reads as zeros, which are not decrypted.
     pub data: Vec<(u64, u64)>,
     /// The ranges of a file that could not be saved: they could not be read, or a damaged part of the file's map covers
     /// them. Start and length in bytes, as those of `data`, none of which they overlap.
@@ -108,11 +109,11 @@ pub struct Entry {
     pub device: Option<(u32, u32)>,
     /// Of a file: the SHA-256 of those ranges, one after the other.
     pub sha256: Option<[u8; 32]>,
-    /// Extended attributes, name and value as Linux's calls take them.
+    /// Extended attributes: name and value in the form that Linux's system calls take.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// The manifest's last line: what comes before it. A manifest without it was cut off.
+/// The manifest's last line, which covers those before it. A manifest without it was truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trailer {
     /// Lines before this one, the first one included.
@@ -131,7 +132,7 @@ pub enum LineError {
     /// The first line is of another layout.
     #[error("expected format {FORMAT:?}, found {found:?}")]
     Format {
-        /// What it says.
+        /// The format found.
         found: String,
     },
     /// A block size that no file system has.
@@ -145,7 +146,7 @@ pub enum LineError {
     Hex {
         /// The field's name.
         field: &'static str,
-        /// What was wanted.
+        /// What was expected.
         wanted: &'static str,
     },
     /// A field that this kind of entry must have.
@@ -174,7 +175,7 @@ pub enum LineError {
     },
 }
 
-/// The first line, as JSON has it.
+/// The first line, as JSON.
 #[derive(Serialize, Deserialize)]
 struct RawHeader {
     format: String,
@@ -184,7 +185,7 @@ struct RawHeader {
     root_context: Option<String>,
 }
 
-/// Any other line, as JSON has it: bytes in hexadecimal.
+/// Any other line, as JSON: bytes in hexadecimal.
 #[derive(Serialize, Deserialize)]
 struct RawEntry {
     inode: u32,
@@ -215,7 +216,7 @@ struct RawEntry {
     xattrs: Vec<(String, String)>,
 }
 
-/// The last line, as JSON has it.
+/// The last line, as JSON.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawTrailer {
@@ -223,7 +224,7 @@ struct RawTrailer {
     sha256: String,
 }
 
-/// The inode that a line is about, where it says that much: for messages about a line that is broken otherwise.
+/// The inode that a line is about, if it can be parsed: for messages about a line that is broken otherwise.
 pub fn inode_of(line: &[u8]) -> Option<u32> {
     #[derive(Deserialize)]
     struct Loose {
@@ -462,7 +463,7 @@ mod tests {
             let text = FILE.replacen("16384,4096", bad, 1).replacen("0,8192", "4096,8192", 1);
             assert!(matches!(parsed(&text), Err(LineError::Range { .. })), "{bad}");
         }
-        // Lost ranges lie between the others.
+        // Lost ranges are between the others.
         for (lost, good) in
             [("[8192,8192]", true), ("[20480,4096]", true), ("[8192,12288]", false), ("[0,4096]", false)]
         {

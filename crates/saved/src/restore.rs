@@ -1,4 +1,4 @@
-//! Files out of what was saved, without the image.
+//! Restores files from a save, without the image.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,26 +26,26 @@ use crate::{DATA, MANIFEST, open_regular};
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RestoreOptions {
-    /// Restore what is there of a manifest that is not complete.
+    /// Restore from an incomplete manifest whatever it contains.
     pub keep_going: bool,
 }
 
 impl RestoreOptions {
-    /// Nothing of a manifest that is not complete.
+    /// Refuses an incomplete manifest.
     pub fn new() -> Self {
         Self::default()
     }
 }
 
-/// A directory that was met.
+/// A directory seen so far.
 struct Directory {
-    /// None where it could not be created.
+    /// `None` if it could not be created.
     made: Option<DirId>,
     ino: u32,
     context: Option<Context>,
 }
 
-/// What was saved, opened.
+/// An opened save.
 pub struct Saved<'a> {
     dir: PathBuf,
     keys: &'a Keyring,
@@ -92,13 +92,13 @@ fn context_of(stored: Option<&Vec<u8>>) -> Result<Option<Context>> {
     stored.map(|stored| Context::parse(stored)).transpose().map_err(malformed)
 }
 
-/// A line as messages name it.
+/// A line's name in messages.
 fn line_name(path: &Path, number: u64) -> String {
     format!("{}: line {number}", path.display())
 }
 
 impl<'a> Saved<'a> {
-    /// Opens what was saved in `dir`, to be restored with these keys.
+    /// Opens the save in `dir`, to be restored with these keys.
     ///
     /// # Errors
     /// Where the manifest can't be read, or is not complete (with `keep_going` that is reported later).
@@ -120,7 +120,7 @@ impl<'a> Saved<'a> {
         Ok(Self { dir: dir.to_owned(), keys, manifest, header, root, pool, survey })
     }
 
-    /// Restores all that the keys open.
+    /// Restores everything that the keys unlock.
     ///
     /// # Errors
     /// Where the manifest can't be opened again.
@@ -145,7 +145,7 @@ impl<'a> Saved<'a> {
 struct Walk<'s, 'a> {
     saved: &'s mut Saved<'a>,
     directories: HashMap<u32, Directory>,
-    /// The name key of the directory met last.
+    /// The name key of the last directory.
     names: Option<(u32, NameKey)>,
 }
 
@@ -205,7 +205,7 @@ impl Walk<'_, '_> {
 
     /// A name in a directory, decrypted; its path from the top. None where the directory itself was not restored.
     fn path(&mut self, writer: &TreeWriter<'_>, entry: &Entry) -> Result<Option<Place>> {
-        let what = || malformed(format!("inode {} lies in a directory that does not come before it", entry.inode));
+        let what = || malformed(format!("inode {} precedes its directory in the manifest", entry.inode));
         let dir = self.directories.get(&entry.directory).ok_or_else(what)?;
         let Some(above) = dir.made else { return Ok(None) };
         let raw = &entry.raw_name;
@@ -217,7 +217,7 @@ impl Walk<'_, '_> {
                     match self.name_key(ino, &context) {
                         Ok(key) => self.names = Some((ino, key)),
                         Err(error) => {
-                            // Reported once: everything in there lacks the same key.
+                            // Reported once: everything in it lacks the same key.
                             self.directories.entry(ino).and_modify(|dir| dir.made = None);
                             return Err(error);
                         }
@@ -248,7 +248,7 @@ impl Walk<'_, '_> {
         let meta = Meta { ino, links: entry.links, key };
         match entry.kind {
             Kind::Directory => {
-                // What the directory holds needs its key: one message for all of it.
+                // Everything in the directory needs its key: report it once.
                 if let Some(context) = &context {
                     self.master(ino, context)?;
                 }

@@ -1,4 +1,4 @@
-//! Encrypted files saved as they lie on disk, with what any key needs to restore them.
+//! Saves encrypted files as they are on disk, with everything but the key that is needed to restore them.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::manifest::{Entry, Header, Kind, LINE_MAX, Trailer};
 use crate::{DATA, MANIFEST, STEP};
 
-/// What the umask leaves of this is the mode of what is saved.
+/// The mode of saved files, before the umask.
 const FILE_MODE: u32 = 0o666;
 
 /// What was saved.
@@ -36,20 +36,20 @@ pub struct SavedCounts {
     pub others: u64,
     /// Files whose ciphertext an earlier run had saved.
     pub already_there: u64,
-    /// Files, links and others that are left out, because they are not encrypted.
+    /// Files, links and others that were left out because they are not encrypted.
     pub not_encrypted: u64,
-    /// What could not be saved.
+    /// Entries that could not be saved.
     pub failed: u64,
 }
 
-/// What there is of a file's ciphertext.
+/// A file's ciphertext.
 #[derive(Clone, Default)]
 struct Contents {
-    /// The ranges that hold any, start and length.
+    /// The ranges that hold ciphertext, start and length.
     data: Vec<(u64, u64)>,
-    /// Those that can't be read, or that nobody knows the place of.
+    /// Those that can't be read, or whose place is unknown.
     lost: Vec<(u64, u64)>,
-    /// Of the first.
+    /// Digest of the ranges in `data`.
     sha256: [u8; 32],
 }
 
@@ -67,22 +67,22 @@ const REPORTED_MAX: usize = 10;
 
 struct Saver<'a, W: Write> {
     image: &'a Image,
-    /// Nothing is opened or created but by a single name in it, without following links.
+    /// Files are only opened or created by a single name in it, without following links.
     data: WholeFiles,
     manifest: BufWriter<W>,
     /// Of the lines that were written.
     hash: Sha256,
     lines: u64,
-    /// The directory met last, and whether its names are encrypted.
+    /// The last directory, and whether its names are encrypted.
     encrypted: Option<(u32, bool)>,
     events: &'a dyn Events,
     counts: SavedCounts,
-    /// Inodes of several names whose contents are saved already.
+    /// Inodes with several names whose contents have already been saved.
     seen: HashMap<u32, Contents>,
 }
 
-/// Saves every encrypted inode at and beneath the directory `root` into the directory `dir`, with the directories that
-/// lead there. What an earlier run saved of the same directory is kept where it is still what the image has.
+/// Saves every encrypted inode at and below the directory `root` into the directory `dir`, with the directories that
+/// lead there. Contents that an earlier run saved are kept if they still match the image.
 ///
 /// # Errors
 /// Where `dir` can't be written, or holds another save.
@@ -142,8 +142,8 @@ pub fn save(image: &Image, root: &Inode, dir: &Path, events: &dyn Events) -> Res
     Ok(counts)
 }
 
-/// Refuses a directory that holds another save, whose manifest would be lost: the nonces in it are all that makes its
-/// contents readable. An earlier save of the same directory is continued.
+/// Refuses a directory that holds another save, whose manifest would be lost: without the nonces in it, its contents
+/// can never be decrypted. An earlier save of the same directory is continued.
 fn refuse_another(dir: &Path, top: BorrowedFd<'_>, header: &Header) -> Result<()> {
     let path = dir.join(MANIFEST);
     let mut line = Vec::new();
@@ -209,7 +209,7 @@ impl<W: Write> Saver<'_, W> {
         Ok(encrypted)
     }
 
-    /// What an inode is in the manifest; none where it is left out.
+    /// An inode's kind in the manifest; `None` if it is left out.
     fn kind(&mut self, dir: u32, inode: &Inode) -> ext4::Result<Option<Kind>> {
         let kind = match inode.file_type {
             FileType::Directory => return Ok(Some(Kind::Directory)),
@@ -221,7 +221,7 @@ impl<W: Write> Saver<'_, W> {
             FileType::BlockDevice => Kind::BlockDevice,
             _ => return Ok(None),
         };
-        // They have no contents and no context; that of their directory hides their names.
+        // They have no contents and no context, but the directory's context encrypts their names.
         Ok(self.is_encrypted(dir)?.then_some(kind))
     }
 
@@ -282,8 +282,8 @@ impl<W: Write> Saver<'_, W> {
         Ok(())
     }
 
-    /// Saves a file's ciphertext, as far as it can be read: what can't is reported. A file that was there already and is
-    /// not what the image has is replaced.
+    /// Saves a file's ciphertext as far as it can be read, and reports the rest. An existing file that differs from the
+    /// image is replaced.
     fn contents(&mut self, inode: &Inode) -> Result<Contents, SaveError> {
         if let Some(contents) = self.seen.get(&inode.ino) {
             return Ok(contents.clone());
@@ -319,7 +319,7 @@ impl<W: Write> Saver<'_, W> {
                     whole.file().set_modified(time)?;
                 }
                 match whole.finish(name.as_bytes()) {
-                    // Two names of an inode that says it has one, and other bytes the second time.
+                    // An inode with two names that claims to have one, and whose bytes differ the second time.
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                         return Err(SaveError::Entry(Error::caused_by(ErrorKind::Io, error)));
                     }
@@ -340,8 +340,8 @@ impl<W: Write> Saver<'_, W> {
         Ok(contents)
     }
 
-    /// The extents that hold ciphertext, and what a damaged part of the map covers: whole blocks, no further than the
-    /// file's contents.
+    /// The extents that hold ciphertext, and the ranges covered by damaged parts of the map: whole blocks, up to the
+    /// end of the file's contents.
     fn map(&self, inode: &Inode) -> Result<(Vec<Extent>, Vec<Lost>), SaveError> {
         let block_size = u64::from(self.image.fs().superblock().block_size);
         let end = inode.size.checked_next_multiple_of(block_size).unwrap_or(inode.size);
@@ -396,7 +396,7 @@ impl<W: Write> Saver<'_, W> {
         read.map_err(|source| ext4::Error::Io { offset: from, len: buf.len(), source })
     }
 
-    /// Calls `each` with the file's ciphertext: where it goes, and the bytes or why they can't be read. Where a longer run
+    /// Calls `each` with the file's ciphertext: the offset, and the bytes or why they can't be read. If a longer run
     /// can't be read, its blocks are read one by one.
     fn each_run(
         &self,
@@ -420,7 +420,7 @@ impl<W: Write> Saver<'_, W> {
                         continue;
                     }
                     Err(error) => {
-                        // Past the end of the device nothing is worth a try.
+                        // Don't try to read past the end of the device.
                         let n = if from < device { n } else { extent.len - at };
                         (n, each(to, Err((n, error)))?)
                     }
@@ -435,7 +435,7 @@ impl<W: Write> Saver<'_, W> {
         Ok(true)
     }
 
-    /// Copies what can be read of a file's ciphertext, and adds to `failures` what can't.
+    /// Copies the readable parts of a file's ciphertext, and adds the others to `failures`.
     fn copy(&self, written: &[Extent], out: &File, failures: &mut Vec<Lost>) -> Result<Contents, SaveError> {
         let mut contents = Contents::default();
         let mut hash = Sha256::new();
@@ -457,7 +457,7 @@ impl<W: Write> Saver<'_, W> {
         Ok(contents)
     }
 
-    /// Reads a file's ciphertext in the image. None where `file` differs, or where something can't be read.
+    /// Reads a file's ciphertext in the image. `None` if `file` differs, or if something can't be read.
     fn compare(&self, written: &[Extent], file: &File) -> Result<Option<Contents>, SaveError> {
         let mut contents = Contents::default();
         let mut hash = Sha256::new();
@@ -467,7 +467,7 @@ impl<W: Write> Saver<'_, W> {
             hash.update(bytes);
             add(&mut contents.data, to, bytes.len() as u64);
             other.resize(bytes.len(), 0);
-            // What can't be read any more is not what was saved.
+            // Bytes that can no longer be read do not count as equal.
             Ok(file.read_exact_at(&mut other, to).is_ok() && other == bytes)
         })?;
         contents.sha256 = hash.finalize().into();

@@ -1,5 +1,5 @@
-//! A manifest read through before anything is restored: whether it is complete, which contents it names, and which keys
-//! of v1 policies are the wrong ones.
+//! Reads the manifest before anything is restored, to find out whether it is complete, which contents it names, and
+//! which keys of v1 policies are wrong.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -14,25 +14,25 @@ use sha2::{Digest, Sha256};
 use crate::manifest::{Entry, Header, Kind, LINE_MAX, Trailer};
 use crate::open_regular;
 
-/// The most files that are named of those that the manifest does not name.
+/// The most files, unknown to the manifest, that are reported by name.
 const NAMED_MAX: usize = 10;
 
-/// What was found.
+/// The result.
 pub(crate) struct Survey {
-    /// Why the manifest is not what was saved.
+    /// Why the manifest is incomplete or modified.
     pub(crate) broken: Option<Error>,
     /// Files that have contents.
     files: HashSet<u32>,
-    /// The names of keys that others were given under.
+    /// Key descriptors for which the wrong key was given.
     unfit: HashSet<KeySpecifier>,
 }
 
-/// What the names that each key decrypts look like.
+/// Judges each key by the names that it decrypts.
 struct KeyTests<'a> {
     keys: &'a Keyring,
     facts: InodeFacts,
     contexts: HashMap<u32, Context>,
-    /// The directory met last, and its key where there is one.
+    /// The last directory, and its key if there is one.
     last: Option<(u32, Option<NameKey>)>,
     evidence: HashMap<KeySpecifier, NameEvidence>,
 }
@@ -94,9 +94,9 @@ impl Survey {
         self.unfit.contains(&policy.key)
     }
 
-    /// Reports which saved contents the manifest does not name: which file they are of is not known.
+    /// Reports saved contents that the manifest does not name, since their file is unknown.
     pub(crate) fn report_unnamed(&self, data: &Path, events: &dyn Events) {
-        // Where it can't be read, that is reported for each file that is wanted.
+        // If it can't be read, that is reported for each file that needs it.
         let Ok(entries) = fs::read_dir(data) else { return };
         let named = |name: &std::ffi::OsStr| {
             name.to_str().and_then(|name| name.parse().ok()).is_some_and(|ino: u32| self.files.contains(&ino))
@@ -117,7 +117,7 @@ impl Survey {
 }
 
 impl KeyTests<'_> {
-    /// Adds what a name says about the key of its directory.
+    /// Counts the evidence of a name for or against its directory's key.
     fn add(&mut self, entry: &Entry) {
         let context = entry.context.as_ref().and_then(|context| Context::parse(context).ok());
         if let (Kind::Directory, Some(context)) = (entry.kind, context) {

@@ -157,7 +157,7 @@ fn names_that_the_target_equates_are_refused() {
             let context = || format!("{} run {run}: {messages}", target.kind);
             assert!(output.status.code().is_some_and(|code| code != 0 && code != 101), "{}", context());
             let refused =
-                |name: &str| messages.contains(&format!("{name}: refused: this directory has the name already"));
+                |name: &str| messages.contains(&format!("{name}: refused: this directory already has this name"));
             let count = |names: &[&str]| names.iter().filter(|name| refused(name)).count();
             assert_eq!(count(&["Config", "CONFIG", "config"]), 2, "{}", context());
             assert_eq!(count(&["Dir", "DIR"]), 1, "{}", context());
