@@ -63,7 +63,7 @@ impl Formatted {
         let message = Message::new(device, self.blocks(), self.tree.len() as u64, size, self.roots).unwrap();
         let parity = parity.to_vec();
         let fec = Fec { message, parity: &parity, offset: 0 };
-        repair(&device, &self.verifier(), Some(&fec), None, TWO)
+        repair(&device, &self.verifier(), Some(&fec), &[], TWO)
     }
 
     /// All that was repaired is as it was.
@@ -279,11 +279,11 @@ fn another_copy_and_parity_help_each_other() {
     assert_eq!(f.repair(&data, &f.tree, &f.parity).repaired.len(), 0);
     let device = Device { data: &data, hash: &f.tree, hash_area: 0 };
     let copy = Device { data: &other, hash: &f.tree, hash_area: 0 };
-    let report = repair(&device, &f.verifier(), None, Some(&copy), TWO);
+    let report = repair(&device, &f.verifier(), None, &[copy], TWO);
     assert_eq!(report.repaired.len(), 2);
     let message = Message::new(device, 600, f.tree.len() as u64, 512, 2).unwrap();
     let fec = Fec { message, parity: &f.parity, offset: 0 };
-    let report = repair(&device, &f.verifier(), Some(&fec), Some(&copy), TWO);
+    let report = repair(&device, &f.verifier(), Some(&fec), &[copy], TWO);
     assert_eq!((report.repaired.len(), report.left.len()), (4, 0));
     f.check(&report);
 }
@@ -311,7 +311,7 @@ fn parity_of_veritysetup_repairs() {
     let verifier = Verifier::new(&params, 8, &hex(root)).unwrap();
     let message = Message::new(device, 8, hash.len() as u64 - 4096, 4096, 13).unwrap();
     let fec = Fec { message, parity: &parity, offset: 0 };
-    let report = repair(&device, &verifier, Some(&fec), None, TWO);
+    let report = repair(&device, &verifier, Some(&fec), &[], TWO);
     assert_eq!((report.repaired.len(), report.left.len()), (1, 0));
     assert!(report.repaired[0].bytes == good[..4096]);
 }

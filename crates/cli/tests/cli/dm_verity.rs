@@ -109,6 +109,96 @@ fn verify_lists_all_bad_ranges_and_repair_mends_them() {
     assert_eq!(repair(&[]).status.code(), Some(2));
 }
 
+/// Repair in place, killed at each call that writes, with the blocks that it was about to write torn: the next run has the
+/// original back, also where parity alone has not.
+#[test]
+fn a_repair_in_place_that_was_killed_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let good = noise(600 * 4096, 1);
+    let root = format(at, &good);
+    let tree = fs::read(at.join("hash")).unwrap();
+    // More blocks than parity has erasures for, in which few bytes are wrong, and a hash block.
+    let bad: Vec<usize> = (0..9).map(|row| row * 3).collect();
+    let damage = || {
+        let mut data = good.clone();
+        bad.iter().for_each(|block| data[block * 4096 + block * 10] ^= 1);
+        fs::write(at.join("data"), data).unwrap();
+        let mut hash = tree.clone();
+        hash[4096 * 3 + 7] ^= 1;
+        fs::write(at.join("hash"), hash).unwrap();
+    };
+    let args = ["dm-verity", "repair", "data", "hash", &root, "--data-blocks=600", "--fec-device=fec", "--fec-roots=4"];
+    let args = [&args[..], &["--in-place=journal"]].concat();
+    let whole = || fs::read(at.join("data")).unwrap() == good && fs::read(at.join("hash")).unwrap() == tree;
+    damage();
+    assert_eq!(expect(&postread(at, &args), 0), "10 blocks repaired\n");
+    assert!(whole() && !at.join("journal").exists());
+    // With nothing to do.
+    assert_eq!(expect(&postread(at, &args), 0), "0 blocks repaired\n");
+
+    let tear = |count: usize| {
+        let mut data = fs::read(at.join("data")).unwrap();
+        bad.iter().take(count).for_each(|block| data[block * 4096..][..4096].fill(0xa5));
+        fs::write(at.join("data"), data).unwrap();
+    };
+    // So much is too much for parity.
+    damage();
+    tear(5);
+    expect(&postread(at, &args), 1);
+    assert!(!at.join("journal").exists());
+    damage();
+    let Some(strace) = postread_tests::require_tool("strace") else { return };
+    let mut killed = 0;
+    for call in ["write", "pwrite64", "fsync", "rename", "unlink"] {
+        for n in 1.. {
+            damage();
+            let _ = fs::remove_file(at.join("journal"));
+            let inject = format!("inject={call}:signal=SIGKILL:when={n}");
+            let traced = ["-f", "-qqq", "-o", "/dev/null", "-e", &format!("trace={call}"), "-e", &inject];
+            let program = [&traced[..], &[env!("CARGO_BIN_EXE_postread")], &args].concat();
+            let output = run(at, strace.to_str().unwrap(), &program);
+            if output.status.success() {
+                assert!(whole(), "{call} {n}");
+                break;
+            }
+            killed += 1;
+            // From the first block on everything is in the journal.
+            if call == "pwrite64" {
+                tear(5);
+            }
+            let output = postread(at, &args);
+            assert!(output.status.success(), "{call} {n}: {}{}", stdout(&output), stderr(&output));
+            assert!(whole() && !at.join("journal").exists() && !at.join("journal.new").exists(), "{call} {n}");
+        }
+    }
+    assert!(killed > 12, "{killed}");
+    // A second run is killed as it writes its own journal: the first one's still holds what was torn.
+    damage();
+    for call in ["pwrite64:signal=SIGKILL:when=3", "fsync:signal=SIGKILL:when=1", "rename:signal=SIGKILL:when=1"] {
+        let name = call.split(':').next().unwrap();
+        let inject = format!("inject={call}");
+        let traced = ["-f", "-qqq", "-o", "/dev/null", "-e", &format!("trace={name}"), "-e", &inject];
+        let program = [&traced[..], &[env!("CARGO_BIN_EXE_postread")], &args].concat();
+        assert!(!run(at, strace.to_str().unwrap(), &program).status.success());
+        tear(5);
+    }
+    expect(&postread(at, &args), 0);
+    assert!(whole());
+    // What is no journal, or another device's, is left alone.
+    damage();
+    fs::write(at.join("journal"), "my notes").unwrap();
+    let output = postread(at, &args);
+    expect(&output, 2);
+    assert!(stderr(&output).contains("journal: it is not a repair journal"), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(at.join("journal")).unwrap(), "my notes");
+    let both = [&args[..], &["--output=x"]].concat();
+    expect(&postread(at, &both), 2);
+    expect(&postread(at, &args[..args.len() - 1]), 2);
+    let own = [&args[..args.len() - 1], &["--in-place=data"]].concat();
+    expect(&postread(at, &own), 2);
+}
+
 #[test]
 fn a_bad_tree_a_wrong_root_and_a_short_device() {
     let dir = tempfile::tempdir().unwrap();

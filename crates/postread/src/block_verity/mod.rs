@@ -20,6 +20,7 @@
 
 mod fec;
 mod format;
+mod in_place;
 mod repair;
 mod verify;
 
@@ -32,6 +33,7 @@ use postread_verity::fec::LayoutError;
 
 pub use fec::{Fec, Message, encode_fec};
 pub use format::format;
+pub use in_place::{InPlaceError, repair_in_place};
 pub use repair::{RepairReport, Repaired, repair};
 pub use verify::{Area, BadRun, Cause, VerifyReport, verify};
 

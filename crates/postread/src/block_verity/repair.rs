@@ -34,10 +34,10 @@ pub struct RepairReport {
 }
 
 /// A device seen through the repairs so far.
-struct Patched<'a> {
-    source: &'a dyn ReadAt,
+pub(super) struct Patched<'a> {
+    pub(super) source: &'a dyn ReadAt,
     /// By byte offset.
-    blocks: &'a BTreeMap<u64, Vec<u8>>,
+    pub(super) blocks: &'a BTreeMap<u64, Vec<u8>>,
 }
 
 impl ReadAt for Patched<'_> {
@@ -68,7 +68,7 @@ struct Patches {
 }
 
 /// Where a block lies on its device, in bytes.
-fn offset_of(device: &Device<'_>, verifier: &Verifier, area: Area, index: u64) -> u64 {
+pub(super) fn offset_of(device: &Device<'_>, verifier: &Verifier, area: Area, index: u64) -> u64 {
     match area {
         Area::Data => index << verifier.params().log_data_block_size(),
         Area::Hash { level } => {
@@ -112,15 +112,15 @@ fn block_size(verifier: &Verifier, area: Area) -> usize {
     }
 }
 
-/// Finds all bad blocks, and what they were: from `copy`, a second copy of data and tree that may be damaged elsewhere,
-/// then from parity. Nothing is written. `repaired` is in memory: as much as there is damage that can be repaired.
+/// Finds all bad blocks, and what they were: from `copies` of data and tree that may be damaged elsewhere, then from
+/// parity. Nothing is written. `repaired` is in memory: as much as there is damage that can be repaired.
 ///
 /// Good blocks are never touched, and no block is returned whose digest is not the one that the root hash leads to.
 pub fn repair(
     device: &Device<'_>,
     verifier: &Verifier,
     fec: Option<&Fec<'_>>,
-    copy: Option<&Device<'_>>,
+    copies: &[Device<'_>],
     threads: Threads,
 ) -> RepairReport {
     let mut patches = Patches::default();
@@ -137,12 +137,16 @@ pub fn repair(
                 bad.extend(digest.map(|digest| ((run.area, index), digest)));
             }
         }
-        let mut found = copy.map_or_else(Vec::new, |copy| from_copy(copy, verifier, &bad));
-        for one in &found {
-            bad.remove(&(one.area, one.index));
+        let mut found = Vec::new();
+        for copy in copies {
+            let there = from_copy(copy, verifier, &bad);
+            for one in &there {
+                bad.remove(&(one.area, one.index));
+            }
+            found.extend(there);
         }
         if let Some(fec) = fec {
-            // What the copy had helps its neighbours in the next round.
+            // What the copies had helps its neighbours in the next round.
             if found.is_empty() {
                 let unknown: Vec<_> = report.bad.iter().filter(|run| run.cause == Cause::Unverifiable).collect();
                 found = from_fec(&seen, verifier, fec, &bad, &unknown, threads);

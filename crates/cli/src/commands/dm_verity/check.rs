@@ -6,11 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use postread::block_verity::{Area, BadRun, Cause, Device, Fec, RepairReport, Threads, repair, verify};
+use postread::block_verity::{
+    Area, BadRun, Cause, Device, Fec, InPlaceError, RepairReport, Threads, repair, repair_in_place, verify,
+};
 use postread_verity::dm_verity::Verifier;
 use serde::Serialize;
 
-use super::opened::{Opened, about, message, open, same};
+use super::opened::{Opened, about, message, open, open_in_place, same};
 use super::{DeviceArgs, FecArgs, TreeArgs};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::input_file::read_whole;
@@ -56,10 +58,14 @@ pub(super) struct RepairArgs {
     check: CheckArgs,
     /// Where the repaired copy of DATA goes; with the tree in the same file, that is repaired too
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    output: Option<PathBuf>,
     /// Where the repaired copy of HASH goes
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "output")]
     output_hash: Option<PathBuf>,
+    /// Write the repaired blocks into DATA and HASH themselves; JOURNAL holds them until all are written, so that a run that
+    /// is killed can be continued
+    #[arg(long, value_name = "JOURNAL", conflicts_with = "output", required_unless_present = "output")]
+    in_place: Option<PathBuf>,
     /// Another copy of DATA, damaged elsewhere
     #[arg(long, value_name = "FILE")]
     second_copy: Option<PathBuf>,
@@ -131,8 +137,13 @@ impl CheckArgs {
         Ok((opened, verifier.map_err(Failure::usage)?))
     }
 
-    /// What can be repaired, from parity and from another copy of the data.
-    fn repair(&self, opened: &Opened, verifier: &Verifier, copy: Option<&File>) -> Result<RepairReport, Failure> {
+    /// Calls `with` with what can repair: parity, and another copy of the data.
+    fn with_sources<R>(
+        &self,
+        opened: &Opened,
+        copy: Option<&File>,
+        with: impl FnOnce(Option<&Fec<'_>>, &[Device<'_>]) -> R,
+    ) -> Result<R, Failure> {
         let device = opened.device();
         let parity = self.fec.fec_device.as_deref().map(open).transpose()?;
         let fec = parity
@@ -147,7 +158,75 @@ impl CheckArgs {
             let hash: &File = if same(&opened.data, &opened.hash) { copy } else { &opened.hash };
             Device { data: copy, hash, hash_area: opened.hash_area }
         });
-        Ok(repair(&device, verifier, fec.as_ref(), copy.as_ref(), Threads::default()))
+        Ok(with(fec.as_ref(), copy.as_slice()))
+    }
+
+    /// What can be repaired. Nothing is written.
+    fn repair(&self, opened: &Opened, verifier: &Verifier, copy: Option<&File>) -> Result<RepairReport, Failure> {
+        let device = opened.device();
+        self.with_sources(opened, copy, |fec, copies| repair(&device, verifier, fec, copies, Threads::default()))
+    }
+
+    /// Writes repaired blocks into the devices themselves.
+    fn in_place(
+        &self,
+        opened: &Opened,
+        verifier: &Verifier,
+        copy: Option<&File>,
+        journal: &Path,
+    ) -> Result<RepairReport, Failure> {
+        let data = open_in_place(&self.device.data)?;
+        let hash = match same(&opened.data, &opened.hash) {
+            true => data.try_clone().map_err(Failure::environment)?,
+            false => open_in_place(&self.device.hash)?,
+        };
+        let area = opened.hash_area;
+        let report = self.with_sources(opened, copy, |fec, copies| {
+            repair_in_place((&data, &hash), area, verifier, fec, copies, journal, Threads::default())
+        })?;
+        report.map_err(|error| {
+            let outcome = match error {
+                InPlaceError::NotAJournal | InPlaceError::OtherDevice => Outcome::Usage,
+                _ => Outcome::Environment,
+            };
+            about(journal, outcome, error)
+        })
+    }
+
+    /// Writes repaired copies.
+    fn copies(
+        &self,
+        opened: &Opened,
+        verifier: &Verifier,
+        report: &RepairReport,
+        (output, output_hash): (&Path, Option<&Path>),
+    ) -> Result<(), Failure> {
+        let shared = same(&opened.data, &opened.hash);
+        let data_out = OutputFile::create(output)?;
+        copy_all(&opened.data, &self.device.data, data_out.file(), output)?;
+        let hash_out = output_hash.map(OutputFile::create).transpose()?;
+        if let (Some(out), Some(path)) = (&hash_out, output_hash) {
+            copy_all(&opened.hash, &self.device.hash, out.file(), path)?;
+        }
+        for block in &report.repaired {
+            let params = &opened.params;
+            match block.area {
+                Area::Hash { level } => {
+                    let in_level = block.index * params.hash_block_size() as u64;
+                    let offset = opened.hash_area + verifier.geometry().level_offset(level) + in_level;
+                    if let Some(out) = hash_out.as_ref().or(shared.then_some(&data_out)) {
+                        write_at(out.file(), &block.bytes, offset, output)?;
+                    }
+                }
+                _ => {
+                    let offset = block.index * params.data_block_size() as u64;
+                    write_at(data_out.file(), &block.bytes, offset, output)?;
+                }
+            }
+        }
+        data_out.commit()?;
+        hash_out.map(OutputFile::commit).transpose()?;
+        Ok(())
     }
 
     fn print(&self, bad: &[BadRun], results: &Results) -> Result<(), Failure> {
@@ -249,44 +328,28 @@ pub(super) fn run_repair(args: &RepairArgs) -> CommandResult {
     if check.fec.fec_device.is_none() && args.second_copy.is_none() {
         return Err(Failure::usage("nothing to repair from: give --fec-device or --second-copy"));
     }
-    let mut outputs = vec![("--output", args.output.as_path())];
+    let mut outputs: Vec<(&str, &Path)> = Vec::new();
+    outputs.extend(args.output.as_deref().map(|path| ("--output", path)));
     outputs.extend(args.output_hash.as_deref().map(|path| ("--output-hash", path)));
+    outputs.extend(args.in_place.as_deref().map(|path| ("--in-place", path)));
     let mut inputs = vec![("DATA", check.device.data.as_path()), ("HASH", &check.device.hash)];
     inputs.extend(check.fec.fec_device.as_deref().map(|path| ("--fec-device", path)));
     inputs.extend(args.second_copy.as_deref().map(|path| ("--second-copy", path)));
     refuse_overwriting(&outputs, &inputs)?;
     let (opened, verifier) = check.open()?;
     let copy = args.second_copy.as_deref().map(open).transpose()?;
-    let report = check.repair(&opened, &verifier, copy.as_ref())?;
-
     let shared = same(&opened.data, &opened.hash);
-    let data_out = OutputFile::create(&args.output)?;
-    copy_all(&opened.data, &check.device.data, data_out.file(), &args.output)?;
-    let hash_out = args.output_hash.as_deref().map(OutputFile::create).transpose()?;
-    if let (Some(out), Some(path)) = (&hash_out, &args.output_hash) {
-        copy_all(&opened.hash, &check.device.hash, out.file(), path)?;
-    }
-    let mut hash_blocks = 0;
-    for block in &report.repaired {
-        let params = &opened.params;
-        match block.area {
-            Area::Hash { level } => {
-                let in_level = block.index * params.hash_block_size() as u64;
-                let offset = opened.hash_area + verifier.geometry().level_offset(level) + in_level;
-                hash_blocks += 1;
-                let into = hash_out.as_ref().or(shared.then_some(&data_out));
-                if let Some(out) = into {
-                    write_at(out.file(), &block.bytes, offset, &args.output)?;
-                }
-            }
-            _ => {
-                let offset = block.index * params.data_block_size() as u64;
-                write_at(data_out.file(), &block.bytes, offset, &args.output)?;
-            }
+    let (report, hash_written) = match (&args.in_place, &args.output) {
+        (Some(journal), _) => (check.in_place(&opened, &verifier, copy.as_ref(), journal)?, true),
+        (None, Some(output)) => {
+            let report = check.repair(&opened, &verifier, copy.as_ref())?;
+            let to = (output.as_path(), args.output_hash.as_deref());
+            check.copies(&opened, &verifier, &report, to)?;
+            (report, shared || args.output_hash.is_some())
         }
-    }
-    data_out.commit()?;
-    hash_out.map(OutputFile::commit).transpose()?;
+        (None, None) => return Err(Failure::usage("where to? give --output or --in-place")),
+    };
+    let hash_blocks = report.repaired.iter().filter(|block| block.area != Area::Data).count();
     let results = Results {
         data_blocks: opened.data_blocks,
         good: report.left.is_empty(),
@@ -296,7 +359,7 @@ pub(super) fn run_repair(args: &RepairArgs) -> CommandResult {
         left: Some(report.left.iter().map(Run::from).collect()),
     };
     check.print(&report.left, &results)?;
-    if hash_blocks > 0 && !shared && args.output_hash.is_none() {
+    if hash_blocks > 0 && !hash_written {
         complain_of(
             &check.device.hash,
             format_args!("{hash_blocks} hash blocks were repaired too; --output-hash FILE writes them"),

@@ -1,13 +1,15 @@
 //! Devices that are opened, and what is known of their tree.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use postread::block_verity::{BlockVerityError, Device, Message};
 use postread_io::ReadAt;
 use postread_verity::HashAlg;
 use postread_verity::dm_verity::{Geometry, HashType, Params, SUPERBLOCK_SIZE, Superblock};
+
+use rustix::fs::OFlags;
 
 use super::{DeviceArgs, FecArgs, TreeArgs};
 use crate::exit::{Failure, Outcome};
@@ -30,8 +32,15 @@ pub(super) fn open_to_write(path: &Path) -> Result<File, Failure> {
     check_kind(path, file.map_err(|error| about(path, Outcome::Environment, error))?)
 }
 
+/// Opens what is there to be written in parts; a block device only if nothing else uses it.
+pub(super) fn open_in_place(path: &Path) -> Result<File, Failure> {
+    let device = path.metadata().is_ok_and(|found| found.file_type().is_block_device());
+    let exclusive = if device { OFlags::EXCL } else { OFlags::empty() };
+    let file = OpenOptions::new().read(true).write(true).custom_flags(exclusive.bits() as i32).open(path);
+    check_kind(path, file.map_err(|error| about(path, Outcome::Environment, error))?)
+}
+
 fn check_kind(path: &Path, file: File) -> Result<File, Failure> {
-    use std::os::unix::fs::FileTypeExt;
     let kind = file.metadata().map_err(|error| about(path, Outcome::Environment, error))?.file_type();
     if kind.is_file() || kind.is_block_device() {
         Ok(file)
