@@ -234,7 +234,7 @@ fn a_stale_sidecar_is_named() {
     let output = postread(made.dir.path(), &["verify", "f", "--digest", &now]);
     assert_eq!(code(&output), 1);
     let said = text(&output.stderr);
-    assert!(said.contains("found beside the file and used: f.verity-tree, f.verity-desc"), "{said}");
+    assert!(said.contains("found next to the file and used: f.verity-tree, f.verity-desc"), "{said}");
     let given =
         postread(made.dir.path(), &["verify", "f", "--digest", &now, "--merkle-tree=tree", "--descriptor=desc"]);
     assert!(!text(&given.stderr).contains("beside"), "{given:?}");

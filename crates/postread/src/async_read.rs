@@ -1,4 +1,4 @@
-//! Open files as tokio's [`AsyncRead`] and [`AsyncSeek`]. They need the traits only, and run on any executor.
+//! Open files as tokio's [`AsyncRead`] and [`AsyncSeek`]. They need only the traits, and run on any executor.
 //!
 //! They share the position that [`Read`](std::io::Read) and [`Seek`] use. A block that is not good is an error of the read
 //! at its offset; bytes before it are returned first.
@@ -16,7 +16,7 @@ use crate::reader::FileReader;
 use crate::target::File;
 use crate::verified_file::VerifiedFile;
 
-/// What a polled reader holds between two polls.
+/// A polled reader's state between two polls.
 #[derive(Default)]
 pub(crate) struct Polled {
     /// The read that is pending, and its offset.
@@ -88,7 +88,7 @@ impl AsyncRead for VerifiedFile {
     }
 }
 
-/// A seek never waits: it moves the position, and the next read cancels what was pending at another one.
+/// A seek never waits: it moves the position, and the next read cancels a read pending at another position.
 macro_rules! async_seek {
     ($($file:ty),*) => {$(
         impl AsyncSeek for $file {

@@ -51,7 +51,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     };
     match PARKED.try_with(&mut wait) {
         Ok(output) => output,
-        // A destructor of another thread-local reads, and this one is gone already.
+        // Called from the destructor of another thread-local, when this one is already gone.
         Err(_) => wait(&Parked::here()),
     }
 }

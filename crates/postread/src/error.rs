@@ -34,11 +34,11 @@ pub enum EngineError {
     Workqueue(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// What a failure is: what a caller decides by, and what an exit status is made from.
+/// The kind of a failure: callers decide by it, and exit statuses derive from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Data or metadata is not what a digest, a checksum or a signature says it must be.
+    /// Data or metadata does not match a digest, a checksum or a signature.
     Corrupt,
     /// The bytes contradict their format.
     Malformed,
@@ -48,7 +48,7 @@ pub enum ErrorKind {
     Io,
     /// There is nothing by that name or number.
     NotFound,
-    /// The format is known and cannot be read here.
+    /// The format is known but cannot be read here.
     Unsupported,
     /// There was nothing to verify.
     NothingToVerify,
@@ -62,7 +62,7 @@ impl ErrorKind {
         Some(match (status, status.failure()?) {
             (_, FailureKind::Corrupt) => ErrorKind::Corrupt,
             (_, FailureKind::MissingKey) => ErrorKind::Key,
-            // A file that ends early is not the file that was protected; a tree that ends early is malformed.
+            // A truncated file is not the file that was protected; a truncated tree is malformed.
             (BlockStatus::Short | BlockStatus::Truncated { .. }, _) => ErrorKind::Corrupt,
             (BlockStatus::Unmapped { checksum: true, .. }, _) => ErrorKind::Corrupt,
             (BlockStatus::Unmapped { .. }, _) => ErrorKind::Malformed,
@@ -87,7 +87,7 @@ impl ErrorKind {
     }
 }
 
-/// What a caller can do about a failure to open something. A program names its own options for it.
+/// What a caller can do about a failure to open something. Programs translate it into their own options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Remedy {
@@ -127,21 +127,21 @@ enum Cause {
     Error(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// What the calls of this crate return.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error with words of its own.
+    /// An error with its own message.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner { kind, remedy: None, subject: None, cause: Cause::Message(message.into()) }))
     }
 
-    /// An error that another one caused: it prints as that one does, and has it as its source.
+    /// An error caused by another one: it prints like that one, and has it as its source.
     pub fn caused_by(kind: ErrorKind, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self(Box::new(Inner { kind, remedy: None, subject: None, cause: Cause::Error(error.into()) }))
     }
 
-    /// The same error about `subject`. A subject that is there already stays: the innermost is the most exact.
+    /// The same error about `subject`. An existing subject stays, because the innermost is the most precise.
     #[must_use]
     pub fn about(mut self, subject: impl AsRef<OsStr>) -> Self {
         self.0.subject.get_or_insert_with(|| subject.as_ref().to_owned());
@@ -153,14 +153,14 @@ impl Error {
         self.0.kind
     }
 
-    /// The same error with what helps against it.
+    /// The same error with a remedy.
     #[must_use]
     pub(crate) fn with_remedy(mut self, remedy: Remedy) -> Self {
         self.0.remedy = Some(remedy);
         self
     }
 
-    /// What helps against it, where something is known to.
+    /// A remedy, if there is a known one.
     pub fn remedy(&self) -> Option<Remedy> {
         self.0.remedy.or_else(|| self.downcast_ref::<crate::image::ImageError>()?.remedy())
     }
@@ -175,7 +175,7 @@ impl Error {
         &self.0.cause
     }
 
-    /// The error beneath, where it is a `T`.
+    /// The underlying error, if it is a `T`.
     pub fn downcast_ref<T: std::error::Error + 'static>(&self) -> Option<&T> {
         match &self.0.cause {
             Cause::Error(error) => error.downcast_ref(),

@@ -42,7 +42,7 @@ impl Handle {
         self.flight.as_ref().is_none_or(|f| f.is_done())
     }
 
-    /// The reader has come to this bio, which was read ahead of it.
+    /// The reader has reached this bio, which was read ahead.
     pub(crate) fn raise(&self) {
         if let Some(flight) = &self.flight {
             if self.engine.core.config.measure || self.engine.core.auto().is_some() {
@@ -62,7 +62,7 @@ impl Handle {
             if flight.poll_done(cx.waker()) {
                 break;
             }
-            // Left to this reader before the waker was there to be woken?
+            // Was it left to this reader before the waker was registered?
             if !(auto && flight.is_handed()) {
                 return Poll::Pending;
             }
@@ -79,8 +79,8 @@ impl Handle {
         self.flight.clone().filter(|flight| flight.waits_for_a_thread())
     }
 
-    /// With the policy `auto`: runs its steps on this thread if nobody has begun them, and the steps of what `next` finds
-    /// for as long as it is not done.
+    /// With the policy `auto`: runs its steps on this thread if no other has begun them, and then the steps of what
+    /// `next` finds until it is done.
     pub(crate) fn help(&self, next: impl Fn() -> Option<Arc<Flight>>) {
         let Some(auto) = self.engine.core.auto() else { return };
         while auto.readers_help() && !self.is_done() && !self.flight.as_ref().is_some_and(|f| f.run_here()) {
@@ -90,7 +90,7 @@ impl Handle {
         }
     }
 
-    /// Waits on this thread. Inside of a work item this lets another worker of the pool go on: the bio may need it.
+    /// Waits on this thread. Inside a work item this lets another worker of the pool run: the bio may need it.
     pub(crate) fn wait(mut self) -> Ended {
         if self.is_done() {
             return block_on(std::future::poll_fn(|cx| self.poll(cx)));
@@ -122,8 +122,8 @@ impl FileInner {
         u64::from(self.plan.unit())
     }
 
-    /// The bio that begins with the unit of `offset` and reaches for `end`: logical bytes, whole units, cut where a
-    /// multiple of the largest bio lies.
+    /// The bio that begins with the unit of `offset` and reaches for `end`: logical bytes, whole units, cut at
+    /// multiples of the largest bio.
     pub(crate) fn bio_range(&self, offset: u64, end: u64) -> Range<u64> {
         let unit = self.unit();
         let max = (self.engine.core.config.max_bio as u64).max(unit);
@@ -141,7 +141,8 @@ impl FileInner {
         Some(self.launch(range, permit, Priority::Demand, tree_ahead))
     }
 
-    /// The same, but one block where there is no room for more: that much is always admitted, so every reader gets on.
+    /// The same, but one block if there is no room for more: that much is always admitted, so every reader makes
+    /// progress.
     pub(crate) fn start(self: &Arc<Self>, offset: u64, end: u64, tree_ahead: u64) -> Handle {
         if let Some(handle) = self.try_start(offset, end, tree_ahead) {
             return handle;
@@ -180,7 +181,7 @@ impl FileInner {
         Ok(())
     }
 
-    /// What of an ended bio is good from `offset` on, before `end` and the end of the file, and the error that cut it
+    /// The good part of an ended bio from `offset` on, before `end` and the end of the file, and the error that cut it
     /// short.
     pub(crate) fn good_part(
         &self,
@@ -206,8 +207,8 @@ impl FileInner {
     }
 }
 
-/// Bytes of a file that went through all steps, in the very buffer in which they were checked. The buffer goes back to
-/// the pool when this is dropped.
+/// Bytes of a file that went through all steps, in the buffer in which they were checked. The buffer goes back to the
+/// pool when this is dropped.
 pub struct Chunk {
     offset: u64,
     buf: Buf,
@@ -310,13 +311,13 @@ impl ReadBytes {
         self.parts().iter().flat_map(|p| p.iter().copied()).collect()
     }
 
-    /// Why the read stopped before its range was full; none where it is full, or ends with the file.
+    /// Why the read stopped early; `None` if its range is complete, or ends with the file.
     pub fn stopped(&self) -> Option<&ReadError> {
         self.stopped.as_ref()
     }
 }
 
-/// A read by range. It is tied to no runtime; dropping it cancels what is queued and returns at once.
+/// A read by range. It needs no particular runtime; dropping it cancels queued bios and returns at once.
 #[must_use = "a read that is not polled reads nothing"]
 pub struct ReadFuture {
     file: Arc<FileInner>,
@@ -338,7 +339,7 @@ impl ReadFuture {
         read
     }
 
-    /// Gives `chunk` out as far as it was asked for; what is left goes back to the stream.
+    /// Accepts the requested part of `chunk`; the rest goes back to the stream.
     fn accept(&mut self, mut chunk: Chunk) {
         let want = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
         if let Some(stream) = &self.stream {
@@ -470,7 +471,8 @@ impl OpenFile {
         self.len() == 0
     }
 
-    /// What every byte read is verified against, and why that is trusted; `None` for a file that is not verified.
+    /// The descriptor that every byte read is verified against, and why it is trusted; `None` for a file that is not
+    /// verified.
     pub fn trusted(&self) -> Option<&TrustedDescriptor> {
         self.0.plan.trusted()
     }
@@ -486,8 +488,8 @@ impl OpenFile {
         ReadFuture { file, at: offset, end, next: offset, flights: VecDeque::new(), bytes, stream: None }
     }
 
-    /// Refuses further reads and waits until no bio of this file is in flight. Inside of a work item it lets another
-    /// worker of the pool go on meanwhile.
+    /// Refuses further reads and waits until no bio of this file is in flight. Inside a work item it lets another
+    /// worker of the pool run meanwhile.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         self.0.open.wait_until_none();

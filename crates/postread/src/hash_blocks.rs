@@ -1,8 +1,8 @@
-//! The hash blocks of one tree: a plan of their own, a bounded cache of checked ones, and those in flight.
+//! The hash blocks of one tree: their own plan, a bounded cache of checked blocks, and those in flight.
 //!
-//! Only blocks that were checked enter the cache, each as an immutable value that holds the very bytes that were hashed;
-//! evicting it drops both together. A block that fails is not remembered: the next read asks the source again. Looking a
-//! block up takes no lock.
+//! Only blocks that were checked enter the cache, each as an immutable value that holds the bytes that were hashed;
+//! evicting it drops both together. Failed blocks are not cached: the next read goes to the source again. Looking up a
+//! block takes no lock.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,8 +23,7 @@ const WAYS: usize = 4;
 const MAX_RUN: u64 = 32;
 
 struct Set {
-    /// Which block a way holds, so that a look-up takes only the one that it wants. A hint: what counts is the block's
-    /// own index.
+    /// Which block a way holds, so that a look-up checks only one. A hint: the block's own index decides.
     tags: [AtomicU64; WAYS],
     ways: [ArcSwapOption<VerifiedBlock>; WAYS],
     used: [AtomicBool; WAYS],
@@ -53,7 +52,7 @@ pub struct HashBlocks {
     plan: Arc<Plan>,
     block_size: u32,
     blocks: u64,
-    /// The ranges of blocks that one bio may cover: a level each, so that no bio waits for itself.
+    /// The ranges of blocks that one bio may cover: one per level, so that no bio waits for itself.
     levels: Vec<Range<u64>>,
     sets: Vec<Set>,
     in_flight: Mutex<HashMap<u64, Vec<Waiter>>>,
@@ -61,7 +60,7 @@ pub struct HashBlocks {
 }
 
 impl HashBlocks {
-    /// The hash blocks of a tree that lies where `map` says. `before` are the steps that a tree block goes through
+    /// The hash blocks of a tree whose place `map` describes. `before` are the steps that a tree block goes through
     /// first (the tree of an encrypted file is encrypted); `check` is the step that checks tree blocks against their
     /// parents, whose inputs are hash blocks of this same tree. `levels` are the levels' ranges of blocks, in any
     /// order, from 0 to the number of blocks. At most `cache_bytes` of checked blocks are kept (0: none).
@@ -136,7 +135,7 @@ impl HashBlocks {
         })
     }
 
-    /// Puts a checked block in the place of one that was not used for the longest round.
+    /// Stores a checked block, replacing the least recently used one.
     fn insert(&self, block: &Arc<VerifiedBlock>) {
         let Some(set) = self.set_of(block.index) else { return };
         let empty = set.ways.iter().position(|way| way.load().as_ref().is_none_or(|b| b.index == block.index));
@@ -240,8 +239,8 @@ impl InputBlocks for HashBlocks {
     fn ended(&self, first: u64, buf: Buf, statuses: &Statuses, times: InputTimes) {
         let size = self.block_size as usize;
         let count = buf.len() / size;
-        // A lone block keeps the buffer that was checked; of several, each gets a copy of its own, so that evicting one
-        // frees it whatever becomes of the others.
+        // A single block keeps the buffer that was checked; several are copied one by one, so that evicting one frees
+        // its memory independently of the others.
         let (whole, several) = if count == 1 { (Some(buf), None) } else { (None, Some(buf)) };
         let mut whole = whole;
         let results: Vec<InputValue> = (0..count)
@@ -259,7 +258,7 @@ impl InputBlocks for HashBlocks {
                 Ok(Arc::new(VerifiedBlock { index, bytes }))
             })
             .collect();
-        // Into the cache before they leave the table: whoever finds neither would read them again.
+        // Into the cache before they leave the table: a thread that finds neither would read them again.
         results.iter().flatten().for_each(|block| self.insert(block));
         let mut arrivals = Vec::with_capacity(count);
         {

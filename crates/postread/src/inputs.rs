@@ -1,4 +1,4 @@
-//! What bios in flight and hash blocks ask of each other, and of the engine: neither needs to know the other's type.
+//! The interfaces between bios in flight, hash blocks and the engine, so that neither side needs the other's type.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) type InputValue = Result<Arc<VerifiedBlock>, BlockStatus>;
 /// A hash block and the slot that waits for it.
 pub(crate) type WantedBlock = (u64, u32);
 
-/// What a hash block cost whoever waited for it; 0 where it was not measured.
+/// The cost of waiting for a hash block; 0 if it was not measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InputTimes {
     /// When it was checked.
@@ -29,7 +29,7 @@ pub(crate) trait InputBlocks: Send + Sync {
 
     fn len(&self) -> u64;
 
-    /// A checked block, if it is at hand.
+    /// A checked block, if it is cached.
     fn cached(&self, index: u64) -> Option<Arc<VerifiedBlock>>;
 
     /// Has the blocks of `wanted` read and checked; each reaches the slot that it was wanted for, possibly before this
@@ -47,7 +47,7 @@ pub(crate) trait InputBlocks: Send + Sync {
     fn ended(&self, first: u64, buf: Buf, statuses: &Statuses, times: InputTimes);
 }
 
-/// Who waits for hash blocks: a bio in flight.
+/// Waits for hash blocks: a bio in flight.
 pub(crate) trait WaitsForInputs: Send + Sync {
     fn input_arrived(self: Arc<Self>, slot: u32, value: InputValue, times: InputTimes);
 }

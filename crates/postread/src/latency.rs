@@ -48,7 +48,7 @@ impl Latency {
         self.hist.max().map_or(0, nanoseconds)
     }
 
-    /// The time that a share `q` (0 to 1) of all do not exceed, in nanoseconds; none where nothing was recorded.
+    /// The `q` quantile (0 to 1), in nanoseconds; `None` if nothing was recorded.
     pub fn quantile_ns(&self, q: f64) -> Option<u64> {
         self.hist.quantile(q).map(nanoseconds)
     }

@@ -11,8 +11,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Beneath it, a [`Plan`] says where a file's bytes are and which [`Step`]s they go through; an [`Engine`] reads them, has
-//! the steps run where its [`QueuePolicy`] says, and lends the result to readers:
+//! Below it, a [`Plan`] describes where a file's bytes are and which [`Step`]s they go through; an [`Engine`] reads
+//! them, runs the steps where its [`QueuePolicy`] decides, and lends the result to readers:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -98,7 +98,7 @@ pub use trusted::TrustedDigests;
 pub use verified_file::{Changed, VerifiedFile, VerifiedFileOptions};
 pub use verity_step::{LayerError, VerityLayer};
 
-// What the signatures above use, so that one crate is enough.
+// Re-exports of the crates whose types the API uses, so that one dependency is enough.
 pub use postread_dmcrypt as dmcrypt;
 pub use postread_fscrypt as fscrypt;
 pub use postread_fscrypt::{KeySpecifier, Keyring, MasterKey, MissingKey};

@@ -1,4 +1,4 @@
-//! Bytes that are nowhere.
+//! Bytes that do not exist.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! Paths stored one name at a time, so that the files of a deep chain of directories take the memory of their names
-//! and not of whole paths.
+//! Paths stored one name at a time, so that files in deeply nested directories take memory only for their names, not
+//! for whole paths.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! Plans: where a file's bytes are, and what is done to them after they are read.
+//! Plans: where a file's bytes are, and the steps that they go through after they are read.
 //!
 //! Layers are composed here, ahead of the read: a logical range of a file maps to pieces of sources, and the steps of
 //! all layers form one ordered list, so that a read is one buffer and one work item, however many layers there are.
@@ -15,7 +15,7 @@ use crate::inputs::InputBlocks;
 use crate::nowhere::Nowhere;
 use crate::step::Step;
 
-/// Where a piece of a file lies.
+/// Where a piece of a file is.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum PieceAt<'a> {
@@ -42,9 +42,9 @@ impl fmt::Debug for PieceAt<'_> {
 /// The first piece of a logical range.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
-    /// Its length in bytes: at least 1, at most what was asked for.
+    /// Its length in bytes: at least 1, at most the length requested.
     pub len: u64,
-    /// Where it lies.
+    /// Where it is.
     pub at: PieceAt<'a>,
 }
 
@@ -99,12 +99,12 @@ pub struct MappedExtent {
     pub physical: u64,
 }
 
-/// A list of extents of one source, as file systems have them. What no extent covers is a hole.
+/// A list of extents of one source, as in file systems. Ranges without an extent are holes.
 #[derive(Clone)]
 pub struct ExtentMap {
     source: Arc<dyn Source>,
     extents: Vec<MappedExtent>,
-    /// Bytes of the file that are neither in an extent nor a hole, in order, and a source that says why.
+    /// Bytes of the file that are neither in an extent nor a hole, in order, and a source that reports why.
     broken: Vec<(Range<u64>, Arc<dyn Source>)>,
 }
 
@@ -121,7 +121,7 @@ impl ExtentMap {
     /// Takes extents in any order.
     ///
     /// # Errors
-    /// Where two overlap, or one is longer than an address space has room for.
+    /// If two overlap, or one does not fit the address space.
     pub fn new(source: Arc<dyn Source>, mut extents: Vec<MappedExtent>) -> Result<Self, BadExtent> {
         extents.retain(|e| e.len > 0);
         extents.sort_by_key(|e| e.logical);
@@ -183,7 +183,7 @@ pub(crate) enum StepInputs {
     None,
     /// The hash blocks of a tree.
     Blocks(Arc<dyn InputBlocks>),
-    /// The very hash blocks that this plan reads: a tree's own plan, whose blocks are checked by their parents.
+    /// The hash blocks that this plan itself reads: a tree's own plan, whose blocks are checked by their parents.
     Own,
 }
 
@@ -193,7 +193,7 @@ pub(crate) struct PlannedStep {
     pub(crate) inputs: StepInputs,
 }
 
-/// Where a file's bytes lie and the steps that they go through, in order.
+/// Where a file's bytes are and the steps that they go through, in order.
 #[derive(Clone)]
 pub struct Plan {
     /// What the steps have cost so far, for the policy `auto`.
@@ -206,12 +206,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A file of `len` bytes that lies where `map` says, without any step.
+    /// A file of `len` bytes whose place `map` describes, without any step.
     pub fn new(map: Arc<dyn Mapping>, len: u64) -> Self {
         Self { cost: Arc::default(), map, steps: Vec::new(), len, unit: 1, trusted: None }
     }
 
-    /// Adds a step that needs nothing but the bytes themselves, such as a decryption.
+    /// Adds a step that needs only the bytes themselves, such as decryption.
     #[must_use]
     pub fn step(mut self, step: Arc<dyn Step>) -> Self {
         self.unit = self.unit.max(step.block_size().max(1).next_power_of_two());
@@ -227,7 +227,7 @@ impl Plan {
         self
     }
 
-    /// Notes what the file is verified against.
+    /// Records what the file is verified against.
     pub(crate) fn with_trust(mut self, trusted: Arc<TrustedDescriptor>) -> Self {
         self.trusted = Some(trusted);
         self

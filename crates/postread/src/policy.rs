@@ -15,14 +15,14 @@ pub enum QueuePolicy {
     Bound {
         /// In the high-priority pools.
         high_priority: bool,
-        /// Most items at once a CPU; 0 means the number of online CPUs.
+        /// The most items at once per CPU; 0 means the number of online CPUs.
         max_active: usize,
     },
     /// Queued to whatever CPU is free.
     Unbound {
         /// In the high-priority pools.
         high_priority: bool,
-        /// Most items at once; 0 means the number of online CPUs.
+        /// The most items at once; 0 means the number of online CPUs.
         max_active: usize,
     },
 }

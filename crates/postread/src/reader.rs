@@ -12,8 +12,8 @@ use crate::stream::{Begun, Stream, begin, lock};
 
 /// Reads one file: blocking, by copy or by lending the buffer in which the bytes were checked.
 ///
-/// It reads ahead while it is used from front to back. Several threads may use one reader, but read-ahead is then of
-/// little use: give each its own ([`OpenFile::reader`]).
+/// It reads ahead while it is used sequentially. Several threads may use one reader, but read-ahead is then of little
+/// use: give each its own ([`OpenFile::reader`]).
 ///
 /// As [`Read`] and [`Seek`] it has a position of its own, which starts at 0 and which the methods with an offset neither
 /// use nor move. A block that is not good is an error of `read` at its offset, never skipped and never the end of the
@@ -27,7 +27,7 @@ pub struct FileReader {
 }
 
 impl OpenFile {
-    /// A reader with a read-ahead of its own.
+    /// A reader with its own read-ahead.
     pub fn reader(&self) -> FileReader {
         FileReader {
             file: self.0.clone(),
@@ -146,7 +146,7 @@ impl FileReader {
                 if !again {
                     return first.map(|(chunk, _)| Some(chunk));
                 }
-                // What failed ahead of the reader is asked for once more now that it is wanted.
+                // If read-ahead failed, read again now that a reader needs it.
                 let handle = self.file.start(offset, offset.saturating_add(want), 0);
                 self.file.good_part(handle.wait(), offset, u64::MAX).map(|(chunk, _)| Some(chunk))
             }

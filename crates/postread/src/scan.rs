@@ -1,4 +1,4 @@
-//! Reading a range to its end, whatever is bad in it.
+//! Reads a range to its end, past anything bad in it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -13,13 +13,13 @@ use crate::file::{FileInner, Handle, OpenFile};
 /// Most bios that a scan keeps in flight.
 const MAX_FLIGHTS: usize = 8;
 
-/// A part of a file that no reader can have, and why.
+/// A part of a file that can't be read, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BadPart {
     /// Bytes of the file.
     pub range: Range<u64>,
-    /// What is wrong with them. A corrupt hash block stands for all the data under it.
+    /// What is wrong with them. A corrupt hash block makes all the data below it bad.
     pub status: BlockStatus,
 }
 
@@ -33,8 +33,8 @@ pub struct ScanTotals {
     pub bad: u64,
 }
 
-/// Goes over a range and gives every bad part of it in ascending order, a block of corrupt data each; neighbours that
-/// fail for one and the same reason are given as one. Hash blocks found corrupt are collected in [`Scan::bad_tree`].
+/// Scans a range and yields every bad part of it in ascending order, one per block of corrupt data; neighbours that
+/// fail for the same reason are merged. Hash blocks found corrupt are collected in [`Scan::bad_tree`].
 pub struct Scan {
     file: Arc<FileInner>,
     next: u64,
@@ -47,7 +47,7 @@ pub struct Scan {
 }
 
 impl OpenFile {
-    /// Reads all of `range` and reports every bad part of it, going on after each.
+    /// Reads all of `range` and reports every bad part of it.
     pub fn scan(&self, range: Range<u64>) -> Scan {
         Scan::new(self.0.clone(), range)
     }
@@ -68,7 +68,7 @@ impl Scan {
         }
     }
 
-    /// The hash blocks found corrupt so far, in the order of the tree. A corrupt block hides those beneath it.
+    /// The hash blocks found corrupt so far, in the order of the tree. A corrupt block hides those below it.
     pub fn bad_tree(&self) -> impl Iterator<Item = &Corruption> {
         self.tree.values()
     }
@@ -88,7 +88,7 @@ impl Scan {
                 handle
             };
             self.next = handle.range.end;
-            // Nothing to overlap with where bios end at once.
+            // There is nothing to overlap with if bios end at once.
             let done = handle.is_done();
             self.flights.push_back(handle);
             if done {
@@ -128,7 +128,7 @@ impl Iterator for Scan {
 
     fn next(&mut self) -> Option<BadPart> {
         loop {
-            // The last one found may yet grow with the next bio.
+            // The last one found may still grow with the next bio.
             if self.found.len() > 1 {
                 return self.found.pop_front();
             }

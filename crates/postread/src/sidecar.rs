@@ -1,5 +1,5 @@
-//! What may be stored beside a file: its Merkle tree (`PATH.verity-tree`) and its descriptor (`PATH.verity-desc`). Both
-//! are believed only as far as a trusted file digest vouches for them.
+//! Files that may be stored next to a file: its Merkle tree (`PATH.verity-tree`) and its descriptor
+//! (`PATH.verity-desc`). Both are trusted only if they match a trusted file digest.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -46,23 +46,23 @@ fn if_there(path: PathBuf) -> Option<PathBuf> {
     fs::symlink_metadata(&path).is_ok().then_some(path)
 }
 
-/// The Merkle tree beside a file, if there is one.
+/// The Merkle tree next to a file, if there is one.
 pub fn tree_path(path: &Path) -> Option<PathBuf> {
     if_there(beside(path, TREE))
 }
 
-/// The descriptor beside a file, if there is one.
+/// The descriptor next to a file, if there is one.
 pub fn descriptor_path(path: &Path) -> Option<PathBuf> {
     if_there(beside(path, DESCRIPTOR))
 }
 
-/// The descriptor beside a file, if there is one with the file digest `expected`.
+/// The descriptor next to a file, if there is one with the file digest `expected`.
 pub fn trusted_descriptor(path: &Path, expected: &FileDigest) -> Option<TrustedDescriptor> {
     read_descriptor(&beside(path, DESCRIPTOR)).ok()?.trust(expected).ok()
 }
 
-/// How the descriptor beside a file differs from the digest `expected`; `None` if there is no descriptor or it has that
-/// digest.
+/// How the descriptor next to a file differs from the digest `expected`; `None` if there is no descriptor or it has
+/// that digest.
 pub fn other_descriptor(path: &Path, expected: &FileDigest) -> Option<String> {
     let descriptor = read_descriptor(&beside(path, DESCRIPTOR)).ok()?;
     let found = descriptor.file_digest();
@@ -70,8 +70,10 @@ pub fn other_descriptor(path: &Path, expected: &FileDigest) -> Option<String> {
     let block_size = descriptor.params().block_size();
     match alg == expected_alg {
         _ if found == *expected => None,
-        true => Some(format!("the descriptor beside the file has another digest (blocks of {block_size}, {found})")),
-        false => Some(format!("the descriptor beside the file uses {alg}, the list's digest {expected_alg}")),
+        true => Some(format!("the descriptor next to the file has another digest (blocks of {block_size}, {found})")),
+        false => {
+            Some(format!("the descriptor next to the file uses {alg}, but the digest in the list uses {expected_alg}"))
+        }
     }
 }
 
@@ -167,7 +169,7 @@ fn trusted_by_root(
     }
     let root = params.block_hasher().hash_one(&block);
     let root = Digest::new(params.alg(), root.as_bytes()).unwrap_or(Digest::zero(params.alg()));
-    // A tree that was cut still says which blocks beneath its top are good.
+    // A truncated tree still shows which blocks below its top are good.
     Descriptor::new(*params, size, root).trust(expected).map_err(|_| {
         malformed(other.unwrap_or(format!(
             "its Merkle tree is not the one of the expected digest, for a file of {size} bytes with blocks of {} and \
@@ -177,7 +179,7 @@ fn trusted_by_root(
     })
 }
 
-/// How a tree's length differs from the one that the file's tree has; `None` if it does not.
+/// How a tree's length differs from the expected one; `None` if it does not.
 pub(crate) fn tree_of_another_size(params: &MerkleTreeParams, file: &TreeGeometry, found: u64) -> Option<String> {
     if found == file.tree_size() {
         return None;

@@ -1,4 +1,4 @@
-//! Where a bio's time goes: a stamp at each station, and one record of all of them when the bio is over.
+//! Where a bio's time goes: a stamp at each stage, and one record of all of them when the bio has ended.
 //!
 //! ```text
 //! submitted -> read_begun -> arrived -> ready -> dispatched -> started -> ended -> delivered
@@ -9,10 +9,10 @@ use std::fmt;
 
 use postread_io::Priority;
 
-/// When a bio passed each station, in nanoseconds of [`postread_sys::stamp_ns`]: `CLOCK_MONOTONIC` to within a
-/// microsecond, so that they compare with the kernel's trace events. 0 stands for a station that it did not pass.
+/// When a bio passed each stage, in nanoseconds of [`postread_sys::stamp_ns`]: `CLOCK_MONOTONIC` to within a
+/// microsecond, so that they compare with the kernel's trace events. 0 means that it did not pass the stage.
 ///
-/// Stamps of different threads may contradict each other by that microsecond: differences are to saturate.
+/// Stamps of different threads may be off by that microsecond, so use saturating subtraction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BioTimes {
@@ -41,7 +41,7 @@ pub struct BioTimes {
 }
 
 impl BioTimes {
-    /// When everything that its steps need was there.
+    /// When everything that its steps need had arrived.
     pub fn ready_ns(&self) -> u64 {
         self.arrived_ns.max(self.inputs_ns)
     }
@@ -77,8 +77,8 @@ impl BioTimes {
     }
 
     /// Post-read delay: from when its bytes were there and wanted until its reader ran with them, minus the CPU time of
-    /// the steps in that time. A bio that was read ahead and finished before its reader came delays nobody but by
-    /// [`BioTimes::wakeup_ns`]: the reader's think time is not in it.
+    /// the steps in that time. A bio that was read ahead and finished before its reader needed it causes only the delay
+    /// [`BioTimes::wakeup_ns`]: the reader's think time does not count.
     pub fn post_read_delay_ns(&self) -> Option<u64> {
         let from = self.arrived_ns.max(self.wanted_ns);
         let wall = span(from, self.delivered_ns)?;
@@ -105,20 +105,20 @@ pub enum BioKind {
     Tree,
 }
 
-/// What became of a bio.
+/// The fate of a bio.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BioFate {
     /// A reader took it (hash blocks: they were checked and passed on).
     #[default]
     Delivered,
-    /// It ended, and nobody came for it: read ahead in vain.
+    /// It ended, and no reader took it: useless read-ahead.
     Unused,
     /// Its reader left before its steps ran.
     Cancelled,
 }
 
-/// One bio from submission to its end. Every bio of an engine that measures makes exactly one, cancelled ones included.
+/// One bio from submission to its end. An engine that measures emits exactly one per bio, including cancelled ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BioRecord {
@@ -130,9 +130,9 @@ pub struct BioRecord {
     pub len: usize,
     /// Data or hash blocks.
     pub kind: BioKind,
-    /// Why it was submitted: a read-ahead bio stays one, also where a reader came while it was in flight.
+    /// Why it was submitted: a read-ahead bio stays one even if a reader needed it while it was in flight.
     pub submitted_as: Priority,
-    /// What became of it.
+    /// Its fate.
     pub fate: BioFate,
     /// Whether its steps were queued, rather than run on the completing thread.
     pub queued: bool,
@@ -151,7 +151,7 @@ pub struct BioRecord {
 /// Receives the record of each bio of an engine: see [`EngineConfig::observer`](crate::EngineConfig::observer).
 pub trait BioObserver: Send + Sync {
     /// A bio is over. Called on whichever thread ended it: a reader, a worker or a completing thread. It should be
-    /// quick, and must not read through the same engine. A panic in here goes no further.
+    /// quick, and must not read through the same engine. A panic in here is contained.
     fn bio(&self, record: &BioRecord);
 }
 

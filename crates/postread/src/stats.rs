@@ -1,4 +1,4 @@
-//! What an engine counts. Each CPU counts for itself; a snapshot adds the CPUs up.
+//! An engine's counters. They are per CPU; a snapshot adds them up.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -171,7 +171,7 @@ impl Stats {
     }
 }
 
-/// Where the time of one class of bios went, as far as they are over. The names of the spans are those of
+/// Where the time of one class of bios went, for bios that have ended. The names of the spans are those of
 /// [`BioTimes`](crate::BioTimes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -261,7 +261,7 @@ pub struct EngineStats {
     pub read_ahead: BioStats,
     /// Bios of hash blocks.
     pub tree: BioStats,
-    /// What the policy `auto` has done, where that is the policy.
+    /// Statistics of the policy `auto`, if that is the policy.
     pub auto: Option<AutoStats>,
 }
 

@@ -8,8 +8,8 @@ use postread_io::{BlockStatus, Buf, Statuses};
 
 /// One post-read transformation of a bio: decrypt, decompress, verify, in this order.
 ///
-/// A step runs in a work item and never waits: what it needs besides the bio's bytes it names in [`Step::inputs`], and
-/// the engine has it read, decrypted and checked before the bio is queued.
+/// A step runs in a work item and never waits: it names everything else that it needs in [`Step::inputs`], and the
+/// engine reads, decrypts and checks that before the bio is queued.
 pub trait Step: Send + Sync {
     /// The size of the blocks that this step works on, in bytes: a power of two. A bio begins and ends at multiples.
     fn block_size(&self) -> u32;
@@ -19,7 +19,7 @@ pub trait Step: Send + Sync {
     fn inputs(&self, blocks: Range<u64>, wanted: &mut Inputs);
 
     /// Transforms or checks the bio in place. Blocks that fail are marked with [`BioMut::fail`]; blocks that failed
-    /// before stay failed, and what is in them need not be touched.
+    /// before stay failed, and their contents need not be touched.
     fn run(&self, bio: &mut BioMut<'_>, inputs: &VerifiedInputs<'_>);
 }
 
@@ -30,7 +30,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Wants the hash blocks of `range`.
+    /// Requests the hash blocks of `range`.
     pub fn want(&mut self, range: Range<u64>) {
         if !range.is_empty() {
             self.ranges.push(range);
@@ -38,8 +38,8 @@ impl Inputs {
     }
 }
 
-/// A hash block that was checked against its parent (or the root hash). That it was lives and dies with these bytes:
-/// such a value is made by the check alone, and is never changed.
+/// A hash block that was checked against its parent (or the root hash). The verified state lives exactly as long as
+/// these bytes: only the check creates such a value, and it never changes.
 pub struct VerifiedBlock {
     pub(crate) index: u64,
     pub(crate) bytes: Buf,
@@ -69,11 +69,11 @@ pub(crate) struct InputSlot {
     /// Which step of the plan wants it.
     pub(crate) step: u32,
     pub(crate) index: u64,
-    /// None until it is there.
+    /// `None` until it has arrived.
     pub(crate) value: Option<Result<Arc<VerifiedBlock>, BlockStatus>>,
 }
 
-/// The inputs of one step, all there: verified, or failed with a status.
+/// The inputs of one step, all of which have arrived: verified, or failed with a status.
 #[derive(Debug)]
 pub struct VerifiedInputs<'a> {
     /// Of one step, in the order wanted.
@@ -132,7 +132,7 @@ impl BioMut<'_> {
         self.data
     }
 
-    /// What became of it so far.
+    /// Its statuses so far.
     pub fn statuses(&self) -> &Statuses {
         self.statuses
     }
@@ -154,7 +154,7 @@ impl BioMut<'_> {
         at >= range.end
     }
 
-    /// Marks `range` (from the bio's start) as failed. What failed before keeps its first status.
+    /// Marks `range` (from the bio's start) as failed. Ranges that failed before keep their first status.
     pub fn fail(&mut self, range: Range<usize>, status: &BlockStatus) {
         self.statuses.fail(range, status);
     }

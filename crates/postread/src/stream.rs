@@ -1,4 +1,4 @@
-//! A reader's stream: what it has left over, and the bios read ahead of it.
+//! A reader's stream: its leftover bytes, and the bios read ahead.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,17 +14,17 @@ pub(crate) struct Stream {
     grow: u64,
     /// Bios read ahead, in order.
     window: VecDeque<Handle>,
-    /// What the last bio had left.
+    /// The rest of the last bio.
     rest: Option<Chunk>,
 }
 
 impl Stream {
-    /// Keeps what a read left of its bio.
+    /// Keeps the rest of a read's bio.
     pub(crate) fn keep(&mut self, rest: Chunk) {
         self.rest = Some(rest);
     }
 
-    /// The first bio read ahead whose steps nobody has begun.
+    /// The first bio read ahead whose steps have not begun.
     pub(crate) fn to_run(&self) -> Option<Arc<Flight>> {
         self.window.iter().find_map(Handle::to_run)
     }
@@ -75,7 +75,7 @@ pub(crate) fn begin(file: &Arc<FileInner>, stream: &Mutex<Stream>, offset: u64, 
             handle
         }
         None => {
-            // A jump: what was read ahead is of no use any more.
+            // A jump: the read-ahead is useless now.
             stream.window.clear();
             let max_bio = config.max_bio as u64;
             stream.grow = if sequential { stream.grow.max(max_bio) } else { 0 };

@@ -1,4 +1,4 @@
-//! Digests that the caller trusts, for files of an image.
+//! Trusted digests for files of an image.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -99,7 +99,7 @@ impl TrustedDigests {
         self.only.is_none() && self.by_path.is_empty()
     }
 
-    /// The digest that the file at `path` must have: `path` is as the image spells it, without links.
+    /// The digest that the file at `path` must have; `path` is spelled as in the image, without links.
     pub fn get(&self, path: &[u8]) -> Option<&FileDigest> {
         let find = |list: &'_ [(Box<[u8]>, FileDigest)]| list.binary_search_by(|(listed, _)| (**listed).cmp(path)).ok();
         self.only
@@ -136,7 +136,8 @@ impl TrustedDigests {
         if self.by_path.is_empty() {
             return;
         }
-        // Hashes: the paths themselves would take the square of a deep chain. A false match costs one look-up.
+        // Hashes, because the paths themselves would take quadratic space in a deep chain. A false match costs one
+        // look-up.
         let hasher = RandomState::new();
         let mut links = HashSet::new();
         for visit in image.walk(ROOT_INO) {
@@ -154,7 +155,7 @@ impl TrustedDigests {
             if !ends.into_iter().any(|end| links.contains(&hasher.hash_one(listed[..end].to_vec()))) {
                 continue;
             }
-            // What is wrong with it is reported by `trouble`.
+            // `trouble` reports the error.
             let Ok(found) = image.find(listed, Follow::All) else { continue };
             if found.followed {
                 let real = found.path.into_boxed_slice();
@@ -172,8 +173,8 @@ impl TrustedDigests {
         self.through_links = links;
     }
 
-    /// What is wrong with a listed path against which no file was verified: whoever made the image may have put
-    /// something else in its place. `None` where it is a regular file: then it was not asked for.
+    /// Why no file was verified against a listed path: the author of the image may have replaced it. `None` if it is a
+    /// regular file, which was just not requested.
     pub fn trouble(&self, image: &Image, path: &[u8]) -> Option<Error> {
         let corrupt = |message: String| Some(Error::new(ErrorKind::Corrupt, message));
         if let Some(link) = self.through_link(path).filter(|link| link.contradicts) {
@@ -189,7 +190,7 @@ impl TrustedDigests {
                 let kind = kind_name(found.inode.file_type);
                 corrupt(format!("not a regular file but a {kind}: nothing was verified"))
             }
-            // It may well be there: without the key nobody can tell.
+            // It may exist, but that is unknown without the key.
             Err(error @ ImageError::NotFound { locked: Some(_), .. }) => Some(error.without_path(path).into()),
             Err(ImageError::NotFound { .. }) => corrupt("no such file".to_owned()),
             // Through a file, say, where there was a directory.

@@ -1,4 +1,4 @@
-//! A plain file that is read verified: with its Merkle tree beside it, or with one that is computed first.
+//! A plain file that is read verified: with the Merkle tree next to it, or with one that is computed first.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -24,10 +24,10 @@ use crate::reader::FileReader;
 use crate::sidecar;
 use crate::verity_step::VerityLayer;
 
-/// A tree that is computed is kept in memory; a larger one has to be given.
+/// A computed tree is kept in memory; a larger one must be supplied.
 const MAX_COMPUTED_TREE: u64 = 1 << 30;
 
-/// A regular file of which no byte is returned that was not verified against a trusted digest.
+/// A regular file that returns only bytes verified against a trusted digest.
 ///
 /// The Merkle tree is `PATH.verity-tree` if that exists, as `postread digest --out-merkle-tree` and `fsverity digest`
 /// write it. Otherwise the tree is computed first, which reads the file once. `PATH.verity-desc` may hold the
@@ -58,13 +58,13 @@ pub struct VerifiedFile {
     file: OpenFile,
     reader: FileReader,
     path: PathBuf,
-    /// The file that was opened, to be looked at again.
+    /// The opened file, to check for changes.
     opened: File,
     at_open: Metadata,
     warnings: Vec<Error>,
 }
 
-/// What became of a file since it was opened.
+/// How a file changed since it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Changed {
@@ -162,12 +162,12 @@ impl VerifiedFile {
         self.len() == 0
     }
 
-    /// What it is verified against, and why that is trusted.
+    /// The descriptor that it is verified against, and why it is trusted.
     pub fn trusted(&self) -> &TrustedDescriptor {
         self.file.trusted().expect("its plan was made with a trusted descriptor")
     }
 
-    /// The file as the engine has it: for scans, and for readers with a read-ahead of their own.
+    /// The engine's open file: for scans, and for readers with their own read-ahead.
     pub fn file(&self) -> &OpenFile {
         &self.file
     }
@@ -185,13 +185,13 @@ impl VerifiedFile {
         self.file.read(offset, len)
     }
 
-    /// What is wrong with the files that were found, but keeps none of them from being used: a size that does not fit.
-    /// Their kinds say how bad it is.
+    /// Problems with the files that were found which do not prevent their use, such as a size that does not match.
+    /// Their kinds show the severity.
     pub fn warnings(&self) -> &[Error] {
         &self.warnings
     }
 
-    /// What became of the file since it was opened; `None` if nothing did.
+    /// How the file changed since it was opened; `None` if it did not.
     ///
     /// # Errors
     /// If the file that is open cannot be looked at.
@@ -378,7 +378,10 @@ impl VerifiedFileOptions {
                 let beside = match beside.is_empty() {
                     true => String::new(),
                     false => {
-                        format!(" (found beside the file and used: {}; it may be of an older file)", beside.join(", "))
+                        format!(
+                            " (found next to the file and used: {}; it may belong to an older file)",
+                            beside.join(", ")
+                        )
                     }
                 };
                 let mut what = format!(
@@ -424,7 +427,7 @@ fn protect(
     Ok(engine.open(layer.protect(plan, blocks).map_err(malformed)?))
 }
 
-/// The tree of a file that has none beside it.
+/// Computes the tree of a file that has none next to it.
 fn compute_tree(file: &File, geometry: &TreeGeometry, params: MerkleTreeParams) -> Result<Vec<u8>> {
     let bytes = geometry.tree_size();
     if bytes > MAX_COMPUTED_TREE {
@@ -452,7 +455,7 @@ fn compute_tree(file: &File, geometry: &TreeGeometry, params: MerkleTreeParams) 
     sink.into_bytes(&built.geometry).ok_or_else(|| Error::new(ErrorKind::Io, "the Merkle tree could not be computed"))
 }
 
-/// The root hash that the tree's top block (or the file's only block) has. It is worth nothing until the digest made
+/// The root hash that the tree's top block (or the file's only block) has. It must not be used until the digest derived
 /// from it is the trusted one.
 fn root_hash(file: &File, tree: &TreeFrom, geometry: &TreeGeometry, params: MerkleTreeParams) -> Result<Digest> {
     if geometry.data_size() == 0 {

@@ -40,7 +40,7 @@ pub enum LayerError {
 
 /// An fs-verity layer over a plan: what to verify against and how.
 ///
-/// It takes a descriptor only with a reason to trust it. Unverified bytes are not what remains when a line is left out:
+/// It takes only a trusted descriptor. Leaving out a line does not compile, instead of reading unverified bytes:
 ///
 /// ```compile_fail,E0308
 /// use postread::VerityLayer;
@@ -71,12 +71,12 @@ impl VerityLayer {
         Ok(Self { verifier, trusted, tail: EofTail::default(), cache_bytes: DEFAULT_CACHE })
     }
 
-    /// What it verifies against, and why that is trusted.
+    /// The descriptor that it verifies against, and why it is trusted.
     pub fn trusted(&self) -> &TrustedDescriptor {
         &self.trusted
     }
 
-    /// What bytes behind the end of the file in its last block must be.
+    /// How to treat bytes past the end of the file in its last block.
     #[must_use]
     pub fn tail(mut self, tail: EofTail) -> Self {
         self.tail = tail;
@@ -95,7 +95,7 @@ impl VerityLayer {
         &self.verifier
     }
 
-    /// The hash blocks of a tree that lies where `map` says. `before` are the steps that its blocks go through before
+    /// The hash blocks of a tree whose place `map` describes. `before` are the steps that its blocks go through before
     /// they can be checked: the tree of an encrypted file is encrypted.
     pub fn hash_blocks(&self, map: Arc<dyn Mapping>, before: Vec<Arc<dyn Step>>) -> Arc<HashBlocks> {
         let g = self.verifier.geometry();
@@ -165,7 +165,7 @@ impl Step for VerityStep {
         };
         check(bio, inputs, size, first, first..in_file, g.hashes_per_block() as u64, &parent, &verify);
         if in_file < end {
-            // Whole blocks behind the end of the file are in no tree, and no reader gets to see them.
+            // Whole blocks past the end of the file are in no tree, and readers never get them.
             let past = byte_range(first, &(in_file.max(first)..end), size);
             bio.data_mut()[past].fill(0);
         }
@@ -207,12 +207,12 @@ fn byte_range(first: u64, run: &Range<u64>, size: usize) -> Range<usize> {
     (run.start - first) as usize * size..(run.end - first) as usize * size
 }
 
-/// Verifies a run of blocks under the parents given, and tells the bad ones.
+/// Verifies a run of blocks under the parents given, and reports the bad ones.
 type VerifyRun<'a> = dyn Fn(&BioMut<'_>, Range<u64>, &[&[u8]], &mut dyn FnMut(BadBlock)) + 'a;
 
 /// Verifies `blocks` (the bio's first block is `first`), as many at once as their parents allow: neighbours whose bytes
-/// were read and whose parents are there. The others fail as what they miss did.
-#[allow(clippy::too_many_arguments)] // What data blocks and hash blocks differ in.
+/// were read and whose parents are there. The others fail with the status of what they lack.
+#[allow(clippy::too_many_arguments)] // The differences between data blocks and hash blocks.
 fn check(
     bio: &mut BioMut<'_>,
     inputs: &VerifiedInputs<'_>,
@@ -229,7 +229,7 @@ fn check(
         let mut count = 0;
         let mut until = at;
         let mut failed = None;
-        // Parents one by one, as long as they are there and all under them was read.
+        // Parents one by one, as long as they are present and everything below them was read.
         while until < blocks.end && count < PARENTS {
             let under = ((until / arity + 1) * arity).min(blocks.end);
             match parent(until).map(|index| inputs.get(index)) {
@@ -276,7 +276,7 @@ fn fail_block(bio: &mut BioMut<'_>, size: usize, first: u64, bad: &BadBlock) {
         BlockId::Hash { level, index } => (Some(level), index),
     };
     let Mismatch::Digest { wanted, found } = &bad.mismatch else {
-        // Bios hold whole blocks of this file, so nothing else can be the matter; if it is, it is not good.
+        // Bios hold whole blocks of this file, so there should be no other error; if there is, fail the blocks.
         let status = BlockStatus::Step { message: bad.to_string().into() };
         return bio.fail(byte_range(first, &(index..index + 1), size), &status);
     };

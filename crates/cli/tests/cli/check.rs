@@ -237,5 +237,5 @@ fn lists_that_are_none_say_what_they_are() {
     let long = format!("sha256:{} f\n", long[..64].repeat(2));
     told(long.as_bytes(), "expected 64 hexadecimal digits for sha256, found 128 (as many as sha512 has)");
     // A good line of another algorithm than the descriptor beside the file.
-    told(format!("sha256:{} f\n", "0".repeat(64)).as_bytes(), "uses sha512, the list's digest sha256");
+    told(format!("sha256:{} f\n", "0".repeat(64)).as_bytes(), "uses sha512, but the digest in the list uses sha256");
 }

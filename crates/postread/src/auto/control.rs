@@ -1,17 +1,17 @@
-//! Control epochs: a small share of the time runs a fixed policy, and `auto` has to stand the comparison.
+//! Control epochs: a small share of the time runs a fixed policy, with which `auto` is compared.
 
 use super::decide::Way;
 
 /// Bios in an epoch.
 pub(crate) const EPOCH: u64 = 128;
-/// One epoch of so many is a control.
+/// One in this many epochs is a control.
 const PERIOD: u64 = 50;
-/// Pairs before anything is judged, and how many of the latest are judged.
+/// How many pairs are needed before a verdict, and how many of the latest count.
 const PAIRS: usize = 10;
 const MOST_PAIRS: usize = 40;
 /// `auto` loses a pair where it is worse by more than this, in percent.
 const MARGIN: u64 = 2;
-/// How unlikely so many losses have to be by chance before `auto` is turned off.
+/// `auto` is turned off when losses this frequent have less than this probability by chance.
 const SIGNIFICANCE: f64 = 0.001;
 
 /// What an epoch runs.
@@ -41,7 +41,7 @@ pub struct ControlStats {
     pub epochs: u64,
     /// Of those, controls.
     pub controls: u64,
-    /// Pairs under judgement: a control and the `auto` epoch after it.
+    /// Pairs in the comparison: a control and the `auto` epoch after it.
     pub pairs: u32,
     /// Of those, how many the control won by more than 2 %.
     pub losses: u32,
@@ -53,7 +53,7 @@ pub struct ControlStats {
 pub(crate) struct Control {
     epochs: u64,
     controls: u64,
-    /// The control that waits for its pair, and what it cost: picoseconds of a standing reader per byte.
+    /// The control that waits for its pair, and what it cost: picoseconds of reader stall per byte.
     open: Option<(Way, u64)>,
     /// The latest pairs: the control, and whether it won.
     pairs: Vec<(Way, bool)>,
@@ -61,7 +61,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// An epoch has ended: `cost` is what it cost readers per byte. Returns what the next one runs.
+    /// Ends an epoch; `cost` is its cost to readers per byte. Returns what the next one runs.
     pub(crate) fn ended(&mut self, epoch: Epoch, cost: u64) -> Epoch {
         self.epochs += 1;
         match epoch {
@@ -91,7 +91,7 @@ impl Control {
         [Way::Inline, Way::Unbound, Way::Bound][(self.controls % 3) as usize]
     }
 
-    /// `auto` is turned off where one fixed policy wins so often that chance does not explain it.
+    /// `auto` is turned off where one fixed policy wins too often for chance.
     fn judge(&mut self) {
         for way in [Way::Inline, Way::Bound, Way::Unbound] {
             let (pairs, losses) = self.count(|w| w == way);
@@ -129,7 +129,7 @@ fn at_least(losses: u32, pairs: u32) -> f64 {
 mod tests {
     use super::*;
 
-    /// Runs epochs with what each costs; how many ran a control, and how it ended.
+    /// Runs epochs with the given costs. Returns how many ran a control, and the result.
     fn run(epochs: usize, cost: impl Fn(Epoch, usize) -> u64) -> (usize, ControlStats) {
         let (mut control, mut epoch, mut controls) = (Control::default(), Epoch::Auto, 0);
         for n in 0..epochs {

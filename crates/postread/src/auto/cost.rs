@@ -1,9 +1,9 @@
-//! What is measured: smoothed, and not led astray by one preemption.
+//! Measured costs: smoothed, and robust against a single preemption.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A moving average of a time, of which one figure counts for an eighth. A figure above eight times the average counts as
-/// eight times: that is a preemption, unless it comes again.
+/// A moving average of times in which each new figure has a weight of an eighth. Figures are capped at eight times the
+/// average: a single outlier is a preemption.
 #[derive(Debug)]
 pub(crate) struct Average(AtomicU64);
 
@@ -16,11 +16,11 @@ impl Average {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Two threads at once lose one figure, which is as good as any.
+    /// Two threads at once may lose one figure, which does no harm.
     pub(crate) fn add(&self, figure: u64) {
         let old = self.get();
         let figure = figure.min(old.saturating_mul(8)).max(1);
-        // Rounded towards the figure, so that it gets there.
+        // Rounded towards the figure, so that the average reaches it.
         let new = if figure > old { old + (figure - old).div_ceil(8) } else { old - (old - figure) / 8 };
         self.0.store(new, Ordering::Relaxed);
     }

@@ -13,7 +13,7 @@ pub enum Way {
     Bound,
     /// Queued to any CPU.
     Unbound,
-    /// By the reader that sleeps until it is there.
+    /// On the thread of the reader that sleeps until the bio is ready.
     Reader,
 }
 
@@ -32,14 +32,14 @@ impl Way {
     }
 }
 
-/// What is known when a bio is ready. Times are nanoseconds.
+/// The situation when a bio is ready. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Situation {
     /// `s`: what the steps of this bio will take.
     pub steps_ns: u64,
     /// `b`: the work that already waits where the bio completed.
     pub backlog_ns: u64,
-    /// The work that waits on the unbound queue, for each worker that may run.
+    /// The work that waits on the unbound queue, per worker that may run.
     pub unbound_backlog_ns: u64,
     /// `w`: handing an item to an idle worker.
     pub handoff_ns: u64,
@@ -47,15 +47,15 @@ pub struct Situation {
     pub inline_run_ns: u64,
     /// A worker is idle, none is already waking, and a CPU is free for it.
     pub idle_worker: bool,
-    /// There is a CPU beside the completing one.
+    /// There are CPUs other than the completing one.
     pub other_cpus: bool,
     /// The bio's reader is a thread that sleeps until it is ready.
     pub reader_sleeps: bool,
-    /// The completing thread is the reader, which will come for the bio.
+    /// The completing thread is the reader, which will fetch the bio.
     pub reader_completes: bool,
 }
 
-/// What each way is predicted to cost, from ready to done. Times are nanoseconds.
+/// The predicted cost of each way, from ready to done. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
     /// On the completing thread.
@@ -89,7 +89,7 @@ impl Situation {
             inline_ns: here,
             bound_ns: here.saturating_add(self.handoff_ns),
             unbound_ns: self.steps_ns.saturating_add(self.handoff_ns).saturating_add(queued),
-            // The wake-up of a sleeping reader comes with every way; a reader that comes by itself costs none.
+            // Every way includes the wake-up of a sleeping reader; a reader that is awake needs none.
             reader_ns: self.steps_ns.saturating_add(if self.reader_sleeps { self.handoff_ns } else { 0 }),
         }
     }
@@ -107,7 +107,7 @@ impl Situation {
         } else if self.reader_completes {
             if self.other_cpus { Way::Unbound } else { Way::Inline }
         } else {
-            // Everybody is busy. Behind a burst from one CPU the others will be free sooner than that one.
+            // All workers are busy. After a burst from one CPU the others will be free sooner than that one.
             let costs = self.costs();
             if self.other_cpus && costs.unbound_ns < costs.bound_ns { Way::Unbound } else { Way::Bound }
         }

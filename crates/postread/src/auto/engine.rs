@@ -1,4 +1,4 @@
-//! `auto` at work in an engine: what it measures, what it keeps count of, and its epochs.
+//! `auto` in an engine: its measurements, its counters and its epochs.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use super::decide::{Situation, Way};
 
 /// Until it is measured: a wake-up on a quiet machine, in nanoseconds.
 const FIRST_HANDOFF_NS: u64 = 5_000;
-/// A completing thread that paused for so long begins a new row of steps.
+/// A completing thread that paused for this long begins a new run of inline steps.
 const PAUSE_NS: u64 = 100_000;
 /// The least that a demand read is cut into.
 const LEAST_CUT: u64 = 64 << 10;
@@ -20,7 +20,7 @@ const LEAST_CUT: u64 = 64 << 10;
 thread_local! {
     /// When this thread last ended steps inline, and how long it has run them in a row.
     static INLINE_RUN: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-    /// Inside of the submission of a bio by its reader.
+    /// This thread is a reader that is submitting a bio.
     static SUBMITTING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Ready<'a> {
     pub(crate) reader_sleeps: bool,
 }
 
-/// What was decided for a bio, until it has ended.
+/// The decision for a bio, until it has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decided {
     pub(crate) way: Way,
@@ -90,7 +90,7 @@ impl Backlog {
     }
 }
 
-/// What an epoch has cost readers so far.
+/// The cost of an epoch to readers so far.
 #[derive(Debug, Default)]
 struct EpochCost {
     bios: AtomicU64,
@@ -132,7 +132,7 @@ impl Auto {
         let last = postread_sys::online_cpus().ok().and_then(|set| set.iter().last()).unwrap_or(0) as usize;
         Ok(Self {
             bound: alloc(true, cpus)?,
-            // The thread that fills the queue has a CPU already.
+            // The thread that fills the queue already has a CPU.
             unbound: alloc(false, cpus.saturating_sub(1).max(1))?,
             cpus,
             backlog: (0..=last.max(cpus)).map(|_| Backlog::default()).collect(),
@@ -166,7 +166,7 @@ impl Auto {
         &self.backlog[cpu as usize % self.backlog.len()]
     }
 
-    /// Where the steps of a bio run, and what that adds to the work that waits.
+    /// Decides where the steps of a bio run, and adds them to the waiting work.
     pub(crate) fn decide(&self, ready: &Ready<'_>) -> Decided {
         let steps_ns = ready.cost.predict_ns(ready.bytes);
         let reader_completes = ready.data && SUBMITTING.get();
@@ -242,7 +242,7 @@ impl Auto {
         counts.error_ns.fetch_add(measured.abs_diff(decided.predicted_ns), Ordering::Relaxed);
     }
 
-    /// A reader has taken a bio, and stood still for it, or ran its steps, for `stall_ns`.
+    /// A reader has taken a bio, after waiting for it or running its steps for `stall_ns`.
     pub(crate) fn delivered(&self, bytes: usize, stall_ns: u64) {
         self.epoch.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.epoch.stall_ns.fetch_add(stall_ns, Ordering::Relaxed);
@@ -265,7 +265,7 @@ impl Auto {
             Epoch::Control(way) => u8::try_from(index(way) + 1).unwrap_or(0),
         };
         self.mode.store(mode, Ordering::Relaxed);
-        // Last: nobody else ends an epoch until this one is over.
+        // Last: no other thread ends an epoch before this one is over.
         self.epoch.bios.store(0, Ordering::Release);
     }
 
@@ -296,23 +296,23 @@ impl Auto {
     }
 }
 
-/// What was decided for one way, predicted and measured: from when a bio was ready until its steps had ended.
+/// Predictions and measurements of one way: from when a bio was ready until its steps had ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WayStats {
     /// The way.
     pub way: Way,
-    /// Bios that went it, control epochs excepted.
+    /// Bios that went this way, not counting control epochs.
     pub bios: u64,
-    /// The sum of what was predicted for them, in nanoseconds.
+    /// The sum of the predictions for them, in nanoseconds.
     pub predicted_ns: u64,
-    /// The sum of what it took, in nanoseconds.
+    /// The sum of the measured times, in nanoseconds.
     pub measured_ns: u64,
-    /// The sum of how far off each prediction was, in nanoseconds.
+    /// The sum of the absolute errors of the predictions, in nanoseconds.
     pub error_ns: u64,
 }
 
-/// What the policy `auto` has done in an engine.
+/// Statistics of the policy `auto` in an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AutoStats {
@@ -320,14 +320,14 @@ pub struct AutoStats {
     pub ways: Vec<WayStats>,
     /// Bios that a reader took back from a queue and ran itself.
     pub taken_back: u64,
-    /// `w`: the present estimate of handing an item to an idle worker, in nanoseconds.
+    /// `w`: the current estimate of the cost of handing an item to an idle worker, in nanoseconds.
     pub handoff_ns: u64,
     /// The comparison with fixed policies.
     pub control: ControlStats,
 }
 
 impl AutoStats {
-    /// What happened since `earlier`; estimates and the comparison are the present ones.
+    /// The difference since `earlier`; estimates and the comparison are the current ones.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut now = self.clone();

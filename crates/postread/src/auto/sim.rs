@@ -1,9 +1,9 @@
-//! A simulator of bios that complete on some CPU and whose steps run on some other: **a model**, not a measurement.
+//! A simulator of bios that complete on one CPU and whose steps may run on another: **a model**, not a measurement.
 //!
-//! It is deterministic, runs the very function that decides in the engine, and knows machines that are not at hand: 1 to
-//! 128 CPUs, slow and fast ones mixed. What it leaves out: preemption, caches, frequencies, interrupts, everything else
-//! that runs. A CPU does one thing at a time, to its end, in order of arrival; a worker that has to be woken costs the
-//! hand-off, one that goes on with the next item costs a fraction of it.
+//! It is deterministic, runs the same decision function as the engine, and covers machines that we don't have: 1 to 128
+//! CPUs, slow and fast ones mixed. It leaves out preemption, caches, frequencies, interrupts and all other load. A CPU
+//! does one thing at a time, to completion, in order of arrival; waking a worker costs the hand-off, continuing with
+//! the next item costs a fraction of it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,9 +15,9 @@ use super::decide::{Situation, Way};
 pub struct Machine {
     /// The speed of each CPU, in permille of the fastest; at least one CPU, at least 1 permille.
     pub speeds: Vec<u32>,
-    /// What waking a worker or a reader costs, in nanoseconds.
+    /// The cost of waking a worker or a reader, in nanoseconds.
     pub handoff_ns: u64,
-    /// What a worker needs between two items, in nanoseconds.
+    /// A worker's overhead between two items, in nanoseconds.
     pub next_ns: u64,
 }
 
@@ -39,13 +39,13 @@ pub struct SimBio {
     pub at_ns: u64,
     /// The CPU that it completes on.
     pub cpu: usize,
-    /// What its steps take on the fastest CPU, in nanoseconds.
+    /// The duration of its steps on the fastest CPU, in nanoseconds.
     pub work_ns: u64,
     /// The CPU on which a reader sleeps until it is delivered; none for read-ahead.
     pub reader: Option<usize>,
 }
 
-/// Who decides.
+/// The policy to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimPolicy {
     /// Always the same way ([`Way::Reader`]: bound where no reader sleeps).
@@ -54,7 +54,7 @@ pub enum SimPolicy {
     Auto,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// From ready to delivered, for each bio in the order given, in nanoseconds.
@@ -73,7 +73,7 @@ impl Outcome {
         self.latencies_ns.iter().sum::<u64>() / (self.latencies_ns.len() as u64).max(1)
     }
 
-    /// The latency that a share `q` of the bios do not exceed.
+    /// The `q` quantile of the latencies.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         let mut sorted = self.latencies_ns.clone();
         sorted.sort_unstable();
@@ -84,7 +84,7 @@ impl Outcome {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A CPU has ended what it ran.
+    /// A CPU has finished what it ran.
     Free(usize),
     /// A bio is ready.
     Ready(usize),
@@ -173,7 +173,7 @@ impl Sim<'_> {
         let task = Task { bio, way };
         match way {
             Way::Inline | Way::Bound => self.put(now, cpu, task),
-            // A thread that wakes up goes where it was, or where it is quiet.
+            // A thread that wakes up runs where it was, or on an idle CPU.
             Way::Reader => {
                 let home = reader.unwrap_or(cpu) % self.cpus.len();
                 let at = if self.idle(home) { home } else { self.idle_cpu().unwrap_or(home) };
@@ -191,7 +191,7 @@ impl Sim<'_> {
 
     fn put(&mut self, now: u64, cpu: usize, task: Task) {
         if self.cpus[cpu].running.is_none() {
-            // The completing thread is awake; anybody else has to be woken.
+            // The completing thread is awake; any other has to be woken.
             let delay = if task.way == Way::Inline { 0 } else { self.machine.handoff_ns };
             self.begin(now, cpu, task, delay);
         } else {

@@ -7,10 +7,10 @@ use postread_verity::fec::{Encoder, Layout};
 
 use super::{BlockVerityError, Device, Threads, parallel};
 
-/// Columns that a thread works on at a time (at least a block's).
+/// Columns that a thread processes at a time (at least a block's).
 const WIDTH: u64 = 64 << 10;
 
-/// What parity covers: the data blocks, then the hash device from its tree on.
+/// The message that parity covers: the data blocks, then the hash device from its tree on.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Message<'a> {
@@ -24,7 +24,7 @@ impl<'a> Message<'a> {
     /// that is on the same device.
     ///
     /// # Errors
-    /// Where there is no such code.
+    /// If there is no such code.
     pub fn new(
         device: Device<'a>,
         data_blocks: u64,
@@ -47,7 +47,7 @@ impl<'a> Message<'a> {
         &self.layout
     }
 
-    /// Where a block of it lies: the source, and the byte there.
+    /// Where a block of it is: the source, and the byte offset in it.
     pub(super) fn place(&self, block: u64) -> (&'a dyn ReadAt, u64) {
         let offset = block * self.layout.block_size() as u64;
         match offset.checked_sub(self.data_size) {
@@ -82,7 +82,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Parity that is there to repair with.
+/// Existing parity, for repairs.
 #[derive(Clone, Copy)]
 pub struct Fec<'a> {
     /// What it covers.

@@ -10,7 +10,7 @@ use super::{BlockVerityError, Threads, parallel};
 /// Bytes of data that a thread reads at a time (at least a block).
 const CHUNK: usize = 1 << 20;
 
-/// Chunks for each thread between two pushes to the builder: what it holds in memory are their digests.
+/// Chunks for each thread between two pushes to the builder: only their digests are held in memory.
 const ROUND: u64 = 16;
 
 /// Makes the tree over the first `data_blocks` blocks of `data` and returns its root hash. `write` stores hash blocks at a

@@ -85,7 +85,7 @@ pub enum BlockVerityError {
         /// The error.
         source: io::Error,
     },
-    /// What was made could not be written.
+    /// The output could not be written.
     #[error("writing: {0}")]
     Write(#[source] io::Error),
 }

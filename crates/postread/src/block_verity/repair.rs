@@ -1,4 +1,4 @@
-//! Repairs damaged blocks from a second copy or from parity. A block counts as repaired only when its digest is right.
+//! Repairs damaged blocks from a second copy or from parity. A block counts as repaired only if its digest matches.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::fec::Fec;
 use super::verify::{Area, BadRun, Cause, verify};
 use super::{Device, Threads, parallel};
 
-/// A block that was repaired, with its right bytes.
+/// A repaired block, with its correct bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Repaired {
@@ -23,13 +23,13 @@ pub struct Repaired {
     pub bytes: Vec<u8>,
 }
 
-/// What became of the damage.
+/// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairReport {
-    /// What was repaired: hash blocks and data.
+    /// The repaired blocks: hash blocks and data.
     pub repaired: Vec<Repaired>,
-    /// What could not be.
+    /// The blocks that could not be repaired.
     pub left: Vec<BadRun>,
 }
 
@@ -60,14 +60,14 @@ impl ReadAt for Patched<'_> {
     }
 }
 
-/// What has been repaired, by byte offset on either device.
+/// Repaired blocks, by byte offset on either device.
 #[derive(Default)]
 struct Patches {
     data: BTreeMap<u64, Vec<u8>>,
     hash: BTreeMap<u64, Vec<u8>>,
 }
 
-/// Where a block lies on its device, in bytes.
+/// Where a block is on its device, in bytes.
 pub(super) fn offset_of(device: &Device<'_>, verifier: &Verifier, area: Area, index: u64) -> u64 {
     match area {
         Area::Data => index << verifier.params().log_data_block_size(),
@@ -112,8 +112,8 @@ fn block_size(verifier: &Verifier, area: Area) -> usize {
     }
 }
 
-/// Finds all bad blocks, and what they were: from `copies` of data and tree that may be damaged elsewhere, then from
-/// parity. Nothing is written. `repaired` is in memory: as much as there is damage that can be repaired.
+/// Finds all bad blocks and their original contents: from `copies` of data and tree that may be damaged elsewhere, then
+/// from parity. Nothing is written. `repaired` is in memory, so it is as large as the repairable damage.
 ///
 /// Good blocks are never touched, and no block is returned whose digest is not the one that the root hash leads to.
 pub fn repair(
@@ -146,7 +146,7 @@ pub fn repair(
             found.extend(there);
         }
         if let Some(fec) = fec {
-            // What the copies had helps its neighbours in the next round.
+            // Blocks repaired from the copies help their neighbours in the next round.
             if found.is_empty() {
                 let unknown: Vec<_> = report.bad.iter().filter(|run| run.cause == Cause::Unverifiable).collect();
                 found = from_fec(&seen, verifier, fec, &bad, &unknown, threads);
@@ -164,7 +164,7 @@ pub fn repair(
     }
 }
 
-/// Blocks that are right in another copy.
+/// Bad blocks that are good in another copy.
 fn from_copy(copy: &Device<'_>, verifier: &Verifier, bad: &BTreeMap<(Area, u64), Digest>) -> Vec<Repaired> {
     let mut found = Vec::new();
     for (&(area, index), wanted) in bad {
@@ -179,7 +179,7 @@ fn from_copy(copy: &Device<'_>, verifier: &Verifier, bad: &BTreeMap<(Area, u64),
     found
 }
 
-/// The block of the message that a block of the device is.
+/// The block of the message that corresponds to a block of the device.
 fn message_block(verifier: &Verifier, area: Area, index: u64) -> u64 {
     match area {
         Area::Data => index,
@@ -190,7 +190,7 @@ fn message_block(verifier: &Verifier, area: Area, index: u64) -> u64 {
     }
 }
 
-/// Blocks that parity brings back.
+/// Blocks recovered from parity.
 fn from_fec(
     device: &Device<'_>,
     verifier: &Verifier,
@@ -199,7 +199,7 @@ fn from_fec(
     unknown: &[&BadRun],
     threads: Threads,
 ) -> Vec<Repaired> {
-    // Runs of the message of which nothing is known, in order: data first, then hash blocks as they are stored.
+    // Runs of the message whose state is unknown, in order: data first, then hash blocks as they are stored.
     let mut unknown: Vec<(u64, u64)> =
         unknown.iter().map(|run| (message_block(verifier, run.area, run.first), run.count)).collect();
     unknown.sort_unstable();
@@ -266,7 +266,7 @@ fn read_group(
 }
 
 /// Tries to bring back the bad blocks of one group of columns: as erasures, if there are few enough of them; with
-/// `suspects`, blocks of which nothing is known, as erasures too; as errors in unknown places.
+/// `suspects`, blocks whose state is unknown, as erasures too; as errors in unknown places.
 fn decode(
     verifier: &Verifier,
     decoder: &Decoder,

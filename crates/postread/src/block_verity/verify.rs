@@ -40,10 +40,10 @@ pub enum Cause {
     },
     /// They could not be read.
     Unreadable {
-        /// What kind of error the first one gave.
+        /// The kind of error of the first one.
         kind: io::ErrorKind,
     },
-    /// The hash block above them is bad, so that nothing is known of them.
+    /// The hash block above them is bad, so their state is unknown.
     Unverifiable,
 }
 
@@ -73,8 +73,8 @@ pub struct BadRun {
 pub struct VerifyReport {
     /// Every run of bad blocks: hash blocks from the highest level down, then data.
     pub bad: Vec<BadRun>,
-    /// Hash blocks in which bytes that no digest covers are not zero. The kernel does not look at those; `veritysetup
-    /// verify` refuses such a tree.
+    /// Hash blocks in which bytes that no digest covers are not zero. The kernel ignores those; `veritysetup verify`
+    /// refuses such a tree.
     pub nonzero_spare: u64,
 }
 
@@ -104,7 +104,7 @@ impl Found {
     }
 }
 
-/// Reads whole blocks. Where that fails they are read one at a time, and those that fail again are told.
+/// Reads whole blocks. If that fails, they are read one at a time, and those that fail again are returned.
 pub(super) fn read_blocks(
     source: &dyn ReadAt,
     offset: u64,
@@ -147,7 +147,7 @@ fn read_level(
     let mut unreadable = Vec::new();
     read_blocks(device.hash, offset, size, &mut out.bytes, &mut |i, kind| unreadable.push((i, kind)));
     let arity = verifier.geometry().hashes_per_block();
-    // One parent's children at a time, as a parent may be bad.
+    // One parent's children at a time, since a parent may be bad.
     let mut at = first;
     while at < first + count {
         let end = ((at / arity + 1) * arity).min(first + count);

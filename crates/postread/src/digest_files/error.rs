@@ -13,7 +13,7 @@ pub enum FileError {
     /// It could not be opened.
     #[error("{0}")]
     Open(io::Error),
-    /// It is something else than a regular file.
+    /// It is not a regular file.
     #[error("not a regular file ({0})")]
     NotRegular(&'static str),
     /// A line of a list of names is too long to be a name.

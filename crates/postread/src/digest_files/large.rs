@@ -1,5 +1,5 @@
-//! One large file by several threads. Each takes the next piece, reads it and hashes its data blocks; the digests are
-//! joined in order. Holes are found with `SEEK_DATA` and `SEEK_HOLE` and cost nothing.
+//! Hashes one large file with several threads. Each takes the next piece, reads it and hashes its data blocks; the
+//! digests are joined in order. Holes are found with `SEEK_DATA` and `SEEK_HOLE` and cost nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -18,7 +18,7 @@ const PIECE: u64 = 1 << 20;
 /// How many pieces may be finished ahead of one that is not: bounds the memory.
 const WINDOW: u64 = 256;
 
-/// A file being worked on by whoever calls [`help`](Self::help).
+/// A file hashed by all threads that call [`help`](Self::help).
 pub(super) struct LargeFile<'a> {
     file: File,
     metadata: Metadata,
@@ -39,7 +39,7 @@ struct State<'a> {
     taken: u64,
     placed: u64,
     ready: BTreeMap<u64, Piece>,
-    /// Data is known to lie here.
+    /// This range is known to be data.
     data: Range<u64>,
     /// Threads at work on a piece.
     working: usize,
@@ -155,7 +155,7 @@ impl<'a> LargeFile<'a> {
     }
 
     /// The next range with data at or after `from`; an empty one at the end of the file if there is none. If the file
-    /// system does not say, all is data.
+    /// system does not report holes, everything is data.
     fn find_data(&self, from: u64) -> Range<u64> {
         let size = self.geometry.data_size();
         let start = match seek(&self.file, SeekFrom::Data(from)) {
@@ -201,7 +201,7 @@ impl<'a> LargeFile<'a> {
     }
 }
 
-/// A part has no sink that could fail.
+/// A part has no sink, so it cannot fail.
 fn without_sink(error: postread_verity::BuildError<std::convert::Infallible>) -> FileError {
     use postread_verity::BuildError;
     match error {

@@ -27,7 +27,7 @@ const CHUNK: usize = 256 << 10;
 /// All threads work together on a file of this size or more, in bytes.
 const LARGE: u64 = 8 << 20;
 
-/// Whoever wants to know how far the work is. Called from any thread.
+/// Receives progress. Called from any thread.
 pub trait Progress: Sync {
     /// `bytes` more bytes are done.
     fn advance(&self, bytes: u64);
@@ -36,23 +36,23 @@ pub trait Progress: Sync {
     fn file_done(&self) {}
 }
 
-/// Nobody wants to know.
+/// Ignores progress.
 impl Progress for () {
     fn advance(&self, _bytes: u64) {}
 }
 
-/// A file to digest, with whatever the caller wants back with the result.
+/// A file to digest, with a tag that comes back with the result.
 #[derive(Clone, Debug)]
 pub struct DigestJob<T = ()> {
     /// The file.
     pub path: PathBuf,
     /// Hash algorithm, block size and salt.
     pub params: MerkleTreeParams,
-    /// The caller's.
+    /// The caller's tag.
     pub tag: T,
 }
 
-/// A job, or an input that is none (a directory that cannot be read, for example), which is reported in its turn.
+/// A job, or an error in the input (for example a directory that cannot be read), which is reported in its turn.
 pub type DigestInput<T = ()> = std::result::Result<DigestJob<T>, (DigestJob<T>, FileError)>;
 
 /// The fs-verity digest of a file, with the default parameters: SHA-256, blocks of 4096 bytes, no salt. A large file is
@@ -163,7 +163,7 @@ impl TreeSink for TreeOut<'_> {
     }
 }
 
-/// `CHUNK` bytes that begin at a page: the hash loads whole cache lines, and one that crosses two costs it 3 to 5 %.
+/// `CHUNK` bytes that begin at a page: the hash loads whole cache lines, and loads that cross two cost 3 to 5 %.
 fn aligned(buf: &mut Vec<u8>) -> &mut [u8] {
     const PAGE: usize = 4096;
     buf.resize(CHUNK + PAGE, 0);
@@ -187,8 +187,8 @@ fn read_exact(file: &File, mut buf: &mut [u8], mut offset: u64, size: u64) -> st
     Ok(())
 }
 
-/// The digest of a file that changed while it was read is the digest of nothing. Whoever changes a file can set its
-/// modification time back, but not its change time.
+/// If a file changed while it was read, its digest is meaningless. The modification time can be set back, but not the
+/// change time.
 fn check_unchanged(file: &File, before: &Metadata) -> std::result::Result<(), FileError> {
     let now = file.metadata().map_err(FileError::Open)?;
     let facts = |m: &Metadata| (m.len(), m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec());

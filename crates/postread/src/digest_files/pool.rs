@@ -1,5 +1,5 @@
 //! The threads: one for each CPU, pinned. Each takes the next file, or helps with a large one. If the system refuses
-//! threads, those that it gave do all the work, the calling thread included.
+//! threads, the others do all the work, including the calling thread.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -58,7 +58,7 @@ impl fmt::Debug for Digester<'_> {
 }
 
 impl<'a> Digester<'a> {
-    /// On all CPUs, as far as the affinity mask and the CPU quota go.
+    /// On all CPUs that the affinity mask and the CPU quota allow.
     pub fn new() -> Self {
         Self::default()
     }
@@ -106,7 +106,7 @@ impl<'a> Digester<'a> {
                 std::thread::Builder::new().spawn_scoped(scope, move || {
                     let mut one = CpuSet::new();
                     one.insert(cpu);
-                    // If that is refused, the thread runs wherever the system puts it.
+                    // If that is refused, the thread runs unpinned.
                     let _ = affinity::set_current(&one);
                     pool.work();
                 })
@@ -118,7 +118,7 @@ impl<'a> Digester<'a> {
     }
 }
 
-/// The CPUs of the affinity mask, no more of them than the CPU quota pays for.
+/// The CPUs of the affinity mask, at most as many as the CPU quota allows.
 fn cpus_to_use() -> Vec<u32> {
     let mut cpus: Vec<u32> = affinity::current().map(|set| set.iter().collect()).unwrap_or_default();
     if let Ok(Some(quota)) = quota::cpu_quota() {

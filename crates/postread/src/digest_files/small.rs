@@ -1,4 +1,4 @@
-//! A small file, by the calling thread alone.
+//! Hashes a small file on the calling thread.
 
 use std::fs::{File, Metadata};
 

@@ -64,7 +64,7 @@ impl EngineConfig {
         self
     }
 
-    /// How many tree blocks to read after a missing one that a sequential reader wants.
+    /// How many tree blocks to read ahead after one that a sequential reader misses.
     #[must_use]
     pub fn tree_read_ahead(mut self, blocks: u32) -> Self {
         self.tree_read_ahead = u64::from(blocks);
@@ -80,7 +80,7 @@ impl EngineConfig {
         self
     }
 
-    /// Passes the record of each bio to `observer` when the bio is over. Turns measuring on.
+    /// Passes the record of each bio to `observer` when the bio has ended. Turns measuring on.
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn BioObserver>) -> Self {
         self.measure = true;
@@ -88,14 +88,14 @@ impl EngineConfig {
         self
     }
 
-    /// Another budget of bytes in flight than the process's.
+    /// A budget of bytes in flight other than the process's.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = budget;
         self
     }
 
-    /// Other worker pools than the process's, for tests and experiments.
+    /// Worker pools other than the process's, for tests and experiments.
     #[must_use]
     pub fn pools(mut self, pools: Pools) -> Self {
         self.pools = Some(pools);

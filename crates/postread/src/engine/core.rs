@@ -1,4 +1,4 @@
-//! What every bio of an engine shares: the settings, the queue, the counters, the budget.
+//! State shared by all bios of an engine: settings, queue, counters, budget.
 
 use postread_io::Budget;
 use postread_sys::contain;
@@ -27,7 +27,7 @@ impl Core {
         })
     }
 
-    /// The time, where somebody needs it; else 0.
+    /// The time if it is needed, else 0.
     pub(crate) fn stamp(&self) -> u64 {
         if self.config.measure || self.auto().is_some() { postread_sys::stamp_ns() } else { 0 }
     }
@@ -37,12 +37,12 @@ impl Core {
         self.dispatch.auto()
     }
 
-    /// The kernel's id of this thread, where somebody wants to know; else 0.
+    /// The kernel's id of this thread if it is needed, else 0.
     pub(crate) fn thread_id(&self) -> i32 {
         if self.config.observer.is_some() { postread_sys::gettid() } else { 0 }
     }
 
-    /// A bio is over.
+    /// Records a bio that has ended.
     pub(crate) fn record(&self, record: &BioRecord) {
         if !self.config.measure {
             return;

@@ -1,4 +1,4 @@
-//! Where a ready bio's steps run: the one place that knows workqueues.
+//! Where a ready bio's steps run: the only code here that knows about workqueues.
 
 use postread_workqueue::{Pools, Work, Workqueue, WqFlags};
 
@@ -42,8 +42,8 @@ impl Dispatch {
         })
     }
 
-    /// Queues `work`, bound to `cpu` if the policy is; with `auto`, the way that was decided on. False where it is not
-    /// queued: the caller is to run it.
+    /// Queues `work`, bound to `cpu` if the policy is; with `auto`, the way that was decided on. False if it is not
+    /// queued: the caller must run it.
     pub(crate) fn queue(&self, cpu: u32, work: &Work, decided: Option<Way>) -> bool {
         // A CPU outside the affinity mask has no pool: the item runs near the one that queues it.
         let bound = |wq: &Workqueue| wq.queue_on(cpu, work).unwrap_or_else(|_| wq.queue(work));

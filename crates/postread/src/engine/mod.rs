@@ -69,12 +69,12 @@ impl LaunchesHashBios for EngineInner {
     }
 }
 
-/// Reads files through plans, and runs their steps where its queue policy says. Clones share it.
+/// Reads files through plans, and runs their steps where its queue policy decides. Clones share it.
 #[derive(Clone)]
 pub struct Engine(pub(crate) Arc<EngineInner>);
 
 impl Engine {
-    /// Sets an engine up, with a workqueue of its own if the policy needs one.
+    /// Sets up an engine, with its own workqueue if the policy needs one.
     ///
     /// # Errors
     /// Where the workqueue is refused.
@@ -89,7 +89,7 @@ impl Engine {
         self.0.core.config.policy
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn stats(&self) -> EngineStats {
         EngineStats { auto: self.0.core.auto().map(|auto| auto.stats()), ..self.0.core.stats.snapshot() }
     }

@@ -8,7 +8,7 @@ use postread_workqueue::blocking;
 #[derive(Debug, Default)]
 pub(crate) struct OpenCount {
     in_flight: AtomicUsize,
-    /// How many wait: waking costs a system call, and almost nobody ever waits.
+    /// How many threads wait: waking costs a system call, and waiters are rare.
     waiting: AtomicUsize,
     lock: Mutex<()>,
     none_left: Condvar,

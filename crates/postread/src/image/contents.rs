@@ -1,4 +1,4 @@
-//! A file's contents: where they lie, and what they are encrypted with.
+//! A file's contents: where they are, and what they are encrypted with.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Image {
         self.contents_with(file, key)
     }
 
-    /// A regular file's contents as they lie on disk: ciphertext, where they are encrypted.
+    /// A regular file's contents as they are on disk: ciphertext, if they are encrypted.
     pub fn ciphertext(&self, file: &Inode) -> Result<Contents, ImageError> {
         is_file(file)?;
         self.contents_with(file, None)
@@ -104,7 +104,7 @@ impl Image {
     }
 }
 
-/// What the blocks are that a part of a map covers, for an error that concerns that part only.
+/// The status of the blocks covered by a part of a map, for an error that concerns only that part.
 fn unmapped(error: &ext4::Error) -> Option<BlockStatus> {
     match error {
         ext4::Error::Corrupt(corrupt) => {
@@ -117,7 +117,7 @@ fn unmapped(error: &ext4::Error) -> Option<BlockStatus> {
     }
 }
 
-/// Only regular files have contents. A key matters less than that.
+/// Only regular files have contents. This is checked before any key.
 fn is_file(inode: &Inode) -> Result<(), ImageError> {
     match inode.file_type {
         FileType::Regular => Ok(()),
@@ -146,7 +146,7 @@ impl Contents {
         self.part(0, self.len)
     }
 
-    /// Where the file's bytes from `start` on lie: `start` is a multiple of the file system's block size.
+    /// Where the file's bytes from `start` on are; `start` is a multiple of the file system's block size.
     pub(super) fn map_from(&self, start: u64) -> Arc<dyn Mapping> {
         Arc::new(Shifted { map: self.map.clone(), by: start })
     }

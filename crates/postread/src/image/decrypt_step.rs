@@ -41,7 +41,7 @@ impl Step for DecryptStep {
     fn run(&self, bio: &mut BioMut<'_>, _inputs: &VerifiedInputs<'_>) {
         let size = self.key.data_unit_size();
         let units = bio.data().len() / size;
-        // Runs of units that are there, as long as they come: one call of the cipher each.
+        // One call of the cipher per run of units that are present.
         let mut start = 0;
         for unit in 0..=units {
             let bytes = unit * size..(unit + 1) * size;

@@ -12,18 +12,18 @@ use crate::{EngineError, Error, ErrorKind, Remedy};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// The file system, or the source beneath it.
+    /// The file system, or the source below it.
     #[error(transparent)]
     Ext4(#[from] ext4::Error),
-    /// An inode is encrypted, and no key at hand is its own.
+    /// An inode is encrypted, and its key is not available.
     #[error("inode {ino}: {missing}")]
     MissingKey {
         /// The inode.
         ino: u32,
-        /// The key wanted and the keys given.
+        /// The key needed and the keys given.
         missing: MissingKey,
     },
-    /// The key at hand can't be used with the inode's policy.
+    /// The key can't be used with the inode's policy.
     #[error("inode {ino}: {error}")]
     Key {
         /// The inode.
@@ -31,7 +31,7 @@ pub enum ImageError {
         /// Why.
         error: KeyError,
     },
-    /// The inode's encryption context is one that Linux would refuse.
+    /// Linux would refuse the inode's encryption context.
     #[error("inode {ino}: {error}")]
     Context {
         /// The inode.
@@ -53,7 +53,7 @@ pub enum ImageError {
         /// Why.
         error: DataError,
     },
-    /// The inode's policy is not the one that its directory's inherit.
+    /// The inode's policy is not the one inherited from its directory.
     #[error("inode {ino}: its encryption policy is not that of its directory, inode {dir}")]
     PolicyMismatch {
         /// The inode.
@@ -69,7 +69,7 @@ pub enum ImageError {
         /// Why.
         error: DescriptorError,
     },
-    /// The descriptor's tree is larger than fs-verity allows, or than the room that is there.
+    /// The descriptor's tree is larger than fs-verity allows, or than the available space.
     #[error("inode {ino}: {error}")]
     Tree {
         /// The inode.
@@ -87,7 +87,7 @@ pub enum ImageError {
         /// The one that its descriptor has.
         found: Box<FileDigest>,
     },
-    /// The path leads nowhere.
+    /// There is no such path.
     #[error("no such file{}{}{}", if path.is_empty() { "" } else { ": " }, String::from_utf8_lossy(path), LockedAbove(locked.as_ref()))]
     NotFound {
         /// The path up to the missing name; empty where the caller names it.
@@ -104,16 +104,16 @@ pub enum ImageError {
         /// The path.
         path: Vec<u8>,
     },
-    /// A digest is trusted, and nothing in the file says what its blocks must be.
+    /// A digest is trusted, but the file has no fs-verity.
     #[error("expected digest {wanted}, but the file has no fs-verity")]
     NoVerity {
         /// The trusted digest.
         wanted: Box<FileDigest>,
     },
-    /// Nothing vouches for the file but itself, and that is not enough.
+    /// The file has fs-verity, but a digest is required and none was given.
     #[error("the file has fs-verity, and no digest is given for it")]
     NotListed,
-    /// What has no contents to read.
+    /// An inode without contents to read.
     #[error("is a {}", super::kind_name(*found))]
     NotAFile {
         /// What it is.
@@ -142,7 +142,7 @@ pub enum ImageError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TreeError {
-    /// No such tree can be.
+    /// No such tree is possible.
     Geometry(GeometryError),
     /// The descriptor begins before the tree can have ended.
     Room {
@@ -164,7 +164,7 @@ impl fmt::Display for TreeError {
     }
 }
 
-/// What follows the message where the directory of a missing name is locked.
+/// The end of the message if the directory of a missing name is locked.
 struct LockedAbove<'a>(Option<&'a MissingKey>);
 
 impl fmt::Display for LockedAbove<'_> {
@@ -191,7 +191,7 @@ impl ImageError {
         }
     }
 
-    /// What helps against it, where something is known to.
+    /// A remedy, if there is a known one.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             ImageError::Ext4(error) => remedy_of(error),
@@ -205,7 +205,7 @@ impl ImageError {
             ImageError::MissingKey { .. } | ImageError::Key { .. } => ErrorKind::Key,
             ImageError::Ext4(error) => kind_of(error),
             ImageError::Digest { .. } | ImageError::Descriptor { .. } | ImageError::Tree { .. } => ErrorKind::Corrupt,
-            // A name that is not there because its directory is locked is a matter of the key.
+            // A name that is missing because its directory is locked is a key error.
             ImageError::NotFound { locked: Some(_), .. } => ErrorKind::Key,
             ImageError::NotFound { locked: None, .. } => ErrorKind::NotFound,
             ImageError::NoVerity { .. } | ImageError::NotListed => ErrorKind::Corrupt,
@@ -224,8 +224,8 @@ fn kind_of(error: &ext4::Error) -> ErrorKind {
         Error::Io { source, .. } if postread_io::Corruption::of(source).is_some() => ErrorKind::Corrupt,
         Error::Io { source, .. } if source.kind() != std::io::ErrorKind::UnexpectedEof => ErrorKind::Io,
         Error::Corrupt(corrupt) if corrupt.is_checksum() => ErrorKind::Corrupt,
-        // The checksums of a journal are judged by whole transactions: what is wrong with it is one kind of failure. And
-        // metadata of fs-verity vouches for the file: what is wrong with it is the file's failure.
+        // Checksums of a journal cover whole transactions, so anything wrong with it is one kind of failure. Metadata
+        // of fs-verity protects the file, so anything wrong with it is the file's failure.
         Error::Corrupt(corrupt) if matches!(corrupt.structure(), Structure::Journal | Structure::Verity) => {
             ErrorKind::Corrupt
         }
@@ -237,7 +237,7 @@ fn kind_of(error: &ext4::Error) -> ErrorKind {
     }
 }
 
-/// What helps against an error of a file system, where one option of reading it does.
+/// The remedy for an error of a file system, if an option for reading it helps.
 fn remedy_of(error: &ext4::Error) -> Option<Remedy> {
     use ext4::{Error, Structure};
     Some(match error {

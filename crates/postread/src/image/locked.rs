@@ -5,8 +5,8 @@ use postread_fsimage::ext4::Inode;
 use super::{Image, ImageError};
 
 impl Image {
-    /// What keeps an encrypted inode from being read with the keys at hand: a missing key (a directory's names are then
-    /// no-key names), or one that cannot be used. `None` for what is not encrypted, and for what can be read.
+    /// Why an encrypted inode can't be read with the keys given: a missing key (a directory's names are then no-key
+    /// names), or one that cannot be used. `None` if it is not encrypted, or can be read.
     pub fn locked(&self, inode: &Inode) -> Result<Option<ImageError>, ImageError> {
         let Some(context) = self.context(inode)? else { return Ok(None) };
         let found = match inode.is_dir() {

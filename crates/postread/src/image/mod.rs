@@ -1,7 +1,7 @@
 //! ext4 images whose files may be encrypted and verified: names and links as Linux shows them, contents as a plan.
 //!
-//! An [`Image`] is a file system and the master keys at hand. Metadata is read through a [`ReadAt`]; contents go
-//! through the engine, one read, one buffer and one work item for decryption and verification together.
+//! An [`Image`] is a file system and the master keys given. Metadata is read through a [`ReadAt`]; contents go through
+//! the engine, one read, one buffer and one work item for decryption and verification together.
 
 mod contents;
 mod decrypt_step;
@@ -31,19 +31,19 @@ use postread_io::{BlockStatus, ReadAt, ReadAtSource, Source};
 
 use crate::nowhere::Nowhere;
 
-/// An ext4 image and the keys at hand. Cloning is cheap.
+/// An ext4 image and the keys given. Cloning is cheap.
 #[derive(Clone)]
 pub struct Image {
     fs: Ext4,
     keys: Arc<Keyring>,
     /// What is known of the keys of v1 policies.
     verdicts: Arc<unfit_keys::Verdicts>,
-    /// Whom to tell of keys that can't be judged.
+    /// Called for keys that can't be judged.
     on_unjudged: Option<Arc<dyn Fn(KeySpecifier) + Send + Sync>>,
     /// Where contents are read from, and the byte there at which the file system starts.
     data: Arc<dyn Source>,
     start: u64,
-    /// Where `data` ends before the file system does, and what fails the reads past it.
+    /// If `data` ends before the file system does: where, and the source that fails reads past it.
     truncated: Option<(u64, Arc<dyn Source>)>,
 }
 
@@ -83,8 +83,8 @@ impl Image {
         Image { keys: Arc::new(keys), verdicts: Arc::default(), ..self.clone() }
     }
 
-    /// The same image, which calls `tell` once for each v1 policy's key that contents are to be decrypted with though
-    /// nothing in the image tells whether it is the right one: a wrong one makes garbage of them.
+    /// The same image, which calls `tell` once for each v1 policy's key that is used to decrypt contents although
+    /// nothing in the image shows whether it is the right one. A wrong key would produce garbage.
     #[must_use]
     pub fn on_unjudged_key(&self, tell: impl Fn(KeySpecifier) + Send + Sync + 'static) -> Image {
         Image { on_unjudged: Some(Arc::new(tell)), ..self.clone() }
@@ -95,7 +95,7 @@ impl Image {
         &self.fs
     }
 
-    /// The keys at hand.
+    /// The keys given.
     pub fn keys(&self) -> &Keyring {
         &self.keys
     }
@@ -110,15 +110,15 @@ impl Image {
         Context::parse(&bytes).map(Some).map_err(|error| ImageError::Context { ino, error })
     }
 
-    /// The master key that a context names, unless names and link targets decrypt to garbage with it; of several under a
-    /// v1 policy's descriptor the one that fits.
+    /// The master key that a context names, unless names and link targets decrypt to garbage with it; among several
+    /// under a v1 policy's descriptor, the one that fits.
     ///
     /// For a v1 policy this looks through the image for names and links under the key, the first time.
     pub fn master_key(&self, context: &Context) -> Result<&MasterKey, MissingKey> {
         self.master_key_at(context, None).map(|(master, _)| master)
     }
 
-    /// The same, judged first by a directory or link, and whether it was found to be the right one.
+    /// The same, judged first by the given directory or link; also returns whether it is known to be the right one.
     fn master_key_at(&self, context: &Context, at: Option<&Inode>) -> Result<(&MasterKey, Option<bool>), MissingKey> {
         let policy = &context.policy;
         match self.choose(policy, at.map(|inode| (inode, context))) {
@@ -128,15 +128,15 @@ impl Image {
         }
     }
 
-    /// Whether the key at hand for a policy is the right one, as far as that is known: an identifier is made of the key,
-    /// and for a v1 policy names and link targets say it. None too where there is no key.
+    /// Whether the given key for a policy is the right one, as far as that is known: an identifier is derived from the
+    /// key, and for a v1 policy names and link targets show it. Also `None` if there is no key.
     ///
     /// For a v1 policy this looks through the image, the first time.
     pub fn key_verdict(&self, policy: &postread_fscrypt::Policy) -> Option<bool> {
         self.choose(policy, None)?.1
     }
 
-    /// Why a key that a context names can't be used for this inode, or none; whether it is at hand is not asked.
+    /// Why a context's key can't be used for this inode, or `None`; whether the key was given does not matter.
     pub fn key_trouble(&self, inode: &Inode, context: &Context) -> Option<postread_fscrypt::KeyError> {
         let (master, _) = self.choose(&context.policy, None)?;
         let facts = self.facts(inode);

@@ -12,15 +12,15 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// Whether `name` is a no-key name: what Linux shows where the key is missing.
     pub no_key: bool,
-    /// The name as it lies on disk.
+    /// The name as it is on disk.
     pub raw_name: Vec<u8>,
     /// The inode's number.
     pub ino: u32,
-    /// What the entry says that it is, where it says anything.
+    /// The file type recorded in the entry, if any.
     pub file_type: Option<FileType>,
 }
 
-/// What reports and messages call a kind of file.
+/// The word for a kind of file in reports and messages.
 pub fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::Regular => "file",
@@ -52,21 +52,21 @@ pub enum Names {
     Decrypted(Box<NameKey>),
     /// The key is missing.
     NoKey {
-        /// What is hashed into no-key names.
+        /// The input of the hash in no-key names.
         hash: NameHash,
-        /// The key wanted and the keys given.
+        /// The key needed and the keys given.
         missing: MissingKey,
     },
-    /// The encryption context is of an unknown version or malformed, so that no key can be named.
+    /// The encryption context is of an unknown version or malformed, so its key is unknown.
     UnknownPolicy {
-        /// What is hashed into no-key names.
+        /// The input of the hash in no-key names.
         hash: NameHash,
     },
 }
 
 impl Image {
-    /// How the names of a directory are shown, with the keys at hand. A key of a v1 policy that they decrypt to garbage
-    /// with is a missing one.
+    /// How the names of a directory are shown, with the keys given. A key of a v1 policy that decrypts them to garbage
+    /// counts as missing.
     pub fn names(&self, dir: &Inode) -> Result<Names, ImageError> {
         let context = match self.context(dir) {
             Ok(Some(context)) => context,
@@ -81,8 +81,8 @@ impl Image {
         }
     }
 
-    /// The entries of a directory, without `.` and `..`, in the order they lie on disk. An error concerns one entry or
-    /// one block; the next call goes on behind it.
+    /// The entries of a directory, without `.` and `..`, in their order on disk. An error concerns one entry or one
+    /// block; the next call continues after it.
     pub fn read_dir(&self, dir: &Inode) -> Result<impl Iterator<Item = Result<Entry, ImageError>> + use<>, ImageError> {
         let names = self.names(dir)?;
         let ino = dir.ino;
@@ -91,10 +91,10 @@ impl Image {
 
     /// The entry of that name, plain or no-key.
     ///
-    /// In a directory that folds case any name that Linux takes for the same will do, as far as names are shown plain;
-    /// where a hostile image has several of them, the one that is spelled so. What is invalid UTF-8 is looked for byte
-    /// by byte, or not at all where the file system's encoding is strict. A bad block of the directory is an error where
-    /// no other one holds the name.
+    /// In a directory that folds case, any name that Linux considers equal matches, if names are shown plain; if a
+    /// hostile image has several of them, the exact spelling wins. Invalid UTF-8 is compared byte by byte, or never
+    /// matches if the file system's encoding is strict. A bad block of the directory is an error unless another block
+    /// contains the name.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Entry>, ImageError> {
         let names = self.names(dir)?;
         let encoding = self.fs().superblock().encoding.filter(|_| dir.is_casefolded());
@@ -120,8 +120,8 @@ impl Image {
         bad.map_or(Ok(None), |error| Err(error.into()))
     }
 
-    /// The entries of a directory's good blocks. The first bad one is left in `bad`: it is none of a name's affair where
-    /// another block holds that.
+    /// The entries of a directory's good blocks. The first bad block is stored in `bad`: it does not matter if another
+    /// block contains the name.
     fn sound_entries<'b>(
         &self,
         dir: &Inode,
@@ -133,7 +133,7 @@ impl Image {
     fn lookup_folded(&self, dir: &Inode, names: &Names, name: &[u8], form: &[u8]) -> Result<Option<Entry>, ImageError> {
         let (mut found, mut bad) = (None, None);
         for entry in self.sound_entries(dir, &mut bad)? {
-            // A broken name is not the one that is wanted.
+            // A broken name never matches.
             let Ok(entry) = names.show(dir.ino, entry) else { continue };
             if entry.name == name {
                 return Ok(Some(entry));

@@ -1,4 +1,4 @@
-//! Paths within an image: their one form, and the inode that each leads to.
+//! Paths within an image: their canonical form, and the inode that each leads to.
 
 use postread_fsimage::ext4::{FileType, Inode, ROOT_INO};
 
@@ -30,7 +30,7 @@ pub enum Follow {
     All,
     /// All but the last name.
     Parents,
-    /// None: a path that goes through one leads nowhere.
+    /// None: a path through a link is not found.
     None,
 }
 
@@ -42,7 +42,7 @@ pub struct Found {
     pub inode: Inode,
     /// The path without links, as the directories spell it: `/` and the names, nothing for the root.
     pub path: Vec<u8>,
-    /// Whether it led through a symbolic link.
+    /// Whether the path led through a symbolic link.
     pub followed: bool,
 }
 
@@ -86,7 +86,7 @@ impl Rest {
 }
 
 impl Image {
-    /// Finds what `path` leads to. Names are as [`Image::read_dir`] shows them, in another case where their directory
+    /// Finds what `path` leads to. Names are as [`Image::read_dir`] shows them, or in another case if their directory
     /// folds it. Links are followed within the image: an absolute target begins at its root, and `..` does not lead out
     /// of it.
     ///
@@ -116,7 +116,7 @@ impl Image {
             let before = spelled.len();
             spelled.push(b'/');
             let Some(entry) = self.lookup(&inode, &name)? else {
-                // A name that is not there because its directory is locked is a matter of the key.
+                // A name that is missing because its directory is locked is a key error.
                 let locked = self.names(&inode).ok().and_then(|names| names.missing().cloned());
                 spelled.extend_from_slice(&name);
                 return Err(ImageError::NotFound { path: spelled, locked });

@@ -1,8 +1,9 @@
-//! Keys of v1 policies: whoever gives a key for such a policy says that it is the one, and only what it decrypts can
-//! tell. Names and link targets do; contents can be anything.
+//! Keys of v1 policies. Nothing ties a key to such a policy, so only the decrypted data can show whether it is the
+//! right one. Names and link targets can; contents can be anything.
 //!
-//! Contents may lie where no name speaks for their key: Linux lets encrypted files be moved and linked into directories
-//! that are not encrypted. So evidence is looked for in the whole image, once for a descriptor and within bounds.
+//! Contents may be where no name gives evidence for their key: Linux lets encrypted files be moved and linked into
+//! directories that are not encrypted. So the whole image is searched for evidence, once per descriptor and within
+//! bounds.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,16 +13,16 @@ use postread_fsimage::ext4::{FileType, Inode, ROOT_INO};
 
 use super::Image;
 
-/// The most names of one directory that are looked at: other directories are to be heard as well.
+/// The most names of one directory that are looked at, to leave room for other directories.
 const DIR_NAMES_MAX: usize = 16;
 /// The most inodes that are looked at for evidence.
 const INODES_MAX: usize = 200_000;
 
-/// What is known of the keys of v1 policies, by the descriptor.
+/// What is known about the keys of v1 policies, by descriptor.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     known: Mutex<HashMap<KeySpecifier, Choice>>,
-    /// Those that were told to be beyond judgement.
+    /// Keys already reported as impossible to judge.
     told: Mutex<Vec<KeySpecifier>>,
 }
 
@@ -29,11 +30,11 @@ pub(super) struct Verdicts {
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     candidate: usize,
-    /// Whether it is the right one; none where nothing tells.
+    /// Whether it is the right one; `None` if there is no evidence.
     right: Option<bool>,
 }
 
-/// What was found so far for or against each key that a policy names.
+/// The evidence so far for and against each key that a policy names.
 struct Tally<'a> {
     image: &'a Image,
     policy: &'a Policy,
@@ -41,12 +42,12 @@ struct Tally<'a> {
 }
 
 impl Tally<'_> {
-    /// Counts what a directory or a link says, if it is under the same key.
+    /// Counts the evidence of a directory or a link, if it is under the same key.
     fn add(&mut self, inode: &Inode, context: &Context) {
         if context.policy.key != self.policy.key {
             return;
         }
-        // What is broken is told where it is read.
+        // Errors are reported when it is read.
         let (names, target) = match inode.file_type {
             FileType::Directory => {
                 let entries = self.image.fs.read_dir(inode).into_iter().flatten().take(DIR_NAMES_MAX);
@@ -63,7 +64,7 @@ impl Tally<'_> {
         }
     }
 
-    /// The rest of the image, until it is clear.
+    /// Searches the rest of the image until the result is clear.
     fn search(&mut self, but: Option<&Inode>) {
         let root = self.image.fs.root().into_iter();
         let walk = self.image.fs.walk(ROOT_INO).filter_map(|visit| visit.inode.ok());
@@ -91,7 +92,7 @@ impl Tally<'_> {
         match right.max_by_key(|(_, evidence)| evidence.sound()) {
             Some((candidate, _)) => Choice { candidate, right: Some(true) },
             None => {
-                // One that nothing speaks against comes before one that does not fit.
+                // A key without evidence against it comes before one that does not fit.
                 let open = verdicts().find(|(_, evidence)| evidence.verdict().is_none()).map(|(i, _)| i);
                 Choice { candidate: open.unwrap_or(0), right: if open.is_some() { None } else { Some(false) } }
             }
@@ -100,17 +101,17 @@ impl Tally<'_> {
 }
 
 impl Image {
-    /// The key for a policy, and whether it is the right one as far as anything tells: none where no key is at hand.
-    /// `at`, a directory or a link, is heard first.
+    /// The key for a policy, and whether it is the right one, as far as known; `None` if no key was given. `at`, a
+    /// directory or a link, is examined first.
     ///
-    /// An empty directory needs no verdict, and is no reason to look for one.
+    /// An empty directory needs no verdict, so it does not start a search.
     pub(super) fn choose(&self, policy: &Policy, at: Option<(&Inode, &Context)>) -> Option<(&MasterKey, Option<bool>)> {
         let first = self.keys.candidates(policy).next()?;
         let KeySpecifier::Descriptor(descriptor) = policy.key else {
-            // The identifier is made of the key.
+            // The identifier is derived from the key.
             return Some((first, Some(true)));
         };
-        // Held all along, so that no other thread looks for the same.
+        // Held throughout, so that no other thread does the same search.
         let mut known = self.verdicts.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.get(&policy.key).copied();
         let chosen = |choice: Choice| Some((self.keys.candidates(policy).nth(choice.candidate)?, choice.right));
@@ -118,7 +119,7 @@ impl Image {
             return chosen(choice);
         }
         let candidates: Vec<_> = self.keys.candidates(policy).map(|key| (key, NameEvidence::new())).collect();
-        // The conventional descriptor is made of the key as well.
+        // The conventional descriptor is derived from the key as well.
         let proven = candidates.iter().position(
             |(key, _)| matches!(key.conventional_descriptor(), KeySpecifier::Descriptor(own) if own == descriptor),
         );
@@ -130,7 +131,7 @@ impl Image {
         let choice = match (proven, tally.convincing(), before) {
             (Some(candidate), _, _) => Choice { candidate, right: Some(true) },
             (None, Some(choice), _) => choice,
-            // What the search did not come to.
+            // Not reached by the search.
             (None, None, Some(Choice { right: None, .. })) if here.right.is_some() => here,
             (None, None, Some(choice)) => return chosen(choice),
             (None, None, None) if at.is_some() && here.right.is_none() => return chosen(here),
@@ -143,7 +144,7 @@ impl Image {
         chosen(choice)
     }
 
-    /// Tells that contents are decrypted with a key that nothing speaks for or against, once for each.
+    /// Reports once per key that contents are decrypted with it although there is no evidence for or against it.
     pub(super) fn tell_unjudged(&self, policy: &Policy) {
         let mut told = self.verdicts.told.lock().unwrap_or_else(PoisonError::into_inner);
         if !told.contains(&policy.key) {

@@ -17,13 +17,13 @@ use crate::verity_step::{LayerError, VerityLayer};
 pub struct Verity {
     /// The descriptor, with its signature where it has one.
     pub descriptor: Descriptor,
-    /// Where the metadata lies.
+    /// Where the metadata is.
     pub location: VerityLocation,
     contents: Contents,
 }
 
 impl Image {
-    /// The fs-verity metadata of a file that has some. What it says is the image's own word until it is
+    /// The fs-verity metadata of a file that has some. It is only a claim of the image until it is
     /// [trusted](Verity::trust).
     pub fn verity(&self, file: &Inode) -> Result<Option<Verity>, ImageError> {
         if !file.is_verity() {
@@ -56,12 +56,12 @@ impl Image {
 }
 
 impl Verity {
-    /// The file digest that the descriptor has: what there is to compare with a trusted one.
+    /// The descriptor's file digest, to compare with a trusted one.
     pub fn digest(&self) -> FileDigest {
         self.descriptor.file_digest()
     }
 
-    /// The metadata with the trust in it, if the file digest is `expected`.
+    /// The metadata as trusted, if the file digest is `expected`.
     ///
     /// # Errors
     /// If it is not.
@@ -74,7 +74,7 @@ impl Verity {
         Ok(TrustedVerity { descriptor, location, contents })
     }
 
-    /// The metadata taken at its own word: what agrees with it is self-consistent, not verified.
+    /// Accepts the metadata as it is: a file that matches it is self-consistent, not verified.
     pub fn self_consistent(self) -> TrustedVerity {
         let Self { descriptor, location, contents } = self;
         TrustedVerity { descriptor: descriptor.self_consistent(), location, contents }
@@ -88,7 +88,7 @@ impl Verity {
     }
 }
 
-/// The fs-verity metadata of a file with the reason why it is trusted: what it takes to read the file verified.
+/// The fs-verity metadata of a file with the reason why it is trusted, as needed to read the file verified.
 #[derive(Clone, Debug)]
 pub struct TrustedVerity {
     descriptor: TrustedDescriptor,

@@ -1,4 +1,4 @@
-//! Going through an image's tree with the names that Linux shows.
+//! Walks an image's tree with the names that Linux shows.
 
 use postread_fsimage::ext4::{Inode, Walk};
 
@@ -8,16 +8,17 @@ use super::{Entry, Image, ImageError, Names};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ImageVisit {
-    /// The path below the directory that the walk began with, without a leading slash; the directory's own where a part
-    /// of it could not be read.
+    /// The path below the directory that the walk began with, without a leading slash; the directory's own path if a
+    /// part of it could not be read.
     pub path: Vec<u8>,
     /// The entry, where one could be read.
     pub entry: Option<Entry>,
-    /// Its inode, or what is wrong.
+    /// Its inode, or the error.
     pub inode: Result<Inode, ImageError>,
 }
 
-/// A walk, depth first, each directory before what is in it. A broken or locked part is told, and the walk goes on.
+/// A walk, depth first, each directory before what is in it. A broken or locked part is reported, and the walk
+/// continues.
 #[derive(Debug)]
 pub struct ImageWalk {
     image: Image,
@@ -30,7 +31,7 @@ pub struct ImageWalk {
 }
 
 impl Image {
-    /// Goes through the tree below the directory `dir`.
+    /// Walks the tree below the directory `dir`.
     pub fn walk(&self, dir: u32) -> ImageWalk {
         ImageWalk {
             image: self.clone(),
@@ -43,7 +44,7 @@ impl Image {
 }
 
 impl ImageWalk {
-    /// Leaves out what is in the directory that was visited last.
+    /// Skips the contents of the directory that was visited last.
     pub fn skip_dir(&mut self) {
         self.walk.skip_dir();
     }

@@ -1,10 +1,10 @@
-//! A bio's life: read, wait for its inputs, queued, run through its steps, handed over.
+//! A bio's life cycle: read, wait for its inputs, queued, run through its steps, delivered.
 //!
-//! A flight counts what it still waits for (its pieces and its hash blocks, all submitted together). The one that brings
-//! the count to zero queues it, or runs it, according to the policy. From then on it waits for nothing. Flights and
-//! their work items are used again, so that a read allocates nothing once the engine is warm.
+//! A flight counts what it still waits for (its pieces and its hash blocks, all submitted together). The one that
+//! brings the count to zero queues it, or runs it, according to the policy. From then on it never waits. Flights and
+//! their work items are reused, so that a read allocates nothing once the engine is warm.
 //!
-//! Sources, mappings, steps, wakers and observers are others' code: what they panic ends their own bio, never a thread
+//! Sources, mappings, steps, wakers and observers are foreign code: if they panic, their own bio ends, never a thread
 //! that has other bios to complete, and their destructors never run under a lock.
 
 mod state;
@@ -38,7 +38,7 @@ pub(crate) enum Sink {
     Tree(Arc<dyn InputBlocks>),
 }
 
-/// All that is needed to start a flight.
+/// The parameters of a new flight.
 pub(crate) struct Launch {
     pub(crate) plan: Arc<Plan>,
     pub(crate) open: Arc<OpenCount>,
@@ -60,7 +60,7 @@ pub(crate) struct Flight {
     done: AtomicBool,
 }
 
-/// What a flight leaves to its reader.
+/// The result of a flight, for its reader.
 pub(crate) struct Ended {
     pub(crate) offset: u64,
     pub(crate) buf: Buf,
@@ -159,7 +159,7 @@ impl Flight {
         let submitted = contain(|| source.submit(bio, done));
         let Some(id) = submitted else { return };
         if self.pending.load(Ordering::Acquire) == 1 {
-            // All has arrived, this piece as well: there is nothing left to cancel by its id.
+            // Everything has arrived, including this piece: there is nothing left to cancel by its id.
             return;
         }
         let mut state = self.lock();
@@ -167,7 +167,7 @@ impl Flight {
             piece.id = Some(id);
         }
         drop(state);
-        // A reader that left between the submission and this point could not have named the bio.
+        // A reader that left between the submission and this point did not know the bio's id.
         if self.cancelled.load(Ordering::Acquire) {
             let _ = contain(|| source.cancel(id));
         }
@@ -273,7 +273,7 @@ impl Flight {
     fn run_locked(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let keep = state.keep.take();
         let (Some(core), Some(plan)) = (state.core.clone(), state.plan.clone()) else { return };
-        // Run once, whoever comes first: the worker, or the reader that took it back.
+        // Run once, by the first to arrive: the worker, or the reader that took it back.
         if !matches!(state.phase, Phase::InFlight | Phase::Queued | Phase::Handed) {
             return;
         }
@@ -303,7 +303,7 @@ impl Flight {
         for (n, planned) in plan.steps.iter().enumerate() {
             let verified = VerifiedInputs::of_step(&inputs, n as u32);
             if contain(|| planned.step.run(&mut bio, &verified)).is_none() {
-                // Nobody knows what it left in the buffer.
+                // The contents of the buffer are unknown now.
                 bio.fail(0..len, &BlockStatus::Step { message: "the step panicked".into() });
             }
         }
@@ -331,7 +331,7 @@ impl Flight {
     fn finish(&self, mut state: MutexGuard<'_, State>, core: &Arc<Core>) {
         let ran = state.phase == Phase::Running && !self.cancelled.load(Ordering::Acquire);
         state.phase = Phase::Done;
-        // The inputs have served; holding them would keep evicted blocks alive.
+        // The inputs are no longer needed; holding them would keep evicted blocks alive.
         state.inputs.clear();
         state.record.times.ended_ns = core.stamp();
         if let (Some(decided), Some(auto)) = (state.decided.take(), core.auto()) {
@@ -414,7 +414,7 @@ impl Flight {
         false
     }
 
-    /// A reader has come to a bio that was read ahead of it.
+    /// A reader has reached a bio that was read ahead.
     pub(crate) fn wanted(&self) {
         let mut state = self.lock();
         if state.record.times.wanted_ns == 0
@@ -446,7 +446,7 @@ impl Flight {
         ended
     }
 
-    /// The reader has gone: what is queued is taken back; what runs ends alone, with its own buffer.
+    /// The reader is gone: queued bios are taken back; running ones end on their own, with their own buffers.
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         let (phase, submitted, waker, over) = {
@@ -469,7 +469,7 @@ impl Flight {
         if phase == Phase::Handed || phase == Phase::Queued && self.work.cancel() {
             self.run();
         }
-        // The last handle of a task, perhaps, whose destructor is others' code.
+        // This may be the last handle of a task, whose destructor is foreign code.
         let _ = contain(|| drop(waker));
     }
 

@@ -1,4 +1,4 @@
-//! What a flight knows of its bio: where its pieces lie, which inputs it wants, and what has arrived.
+//! A flight's state: where the bio's pieces are, which inputs it needs, and what has arrived.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,13 +67,13 @@ pub(super) struct State {
     pub(super) decided: Option<Decided>,
     /// The CPU of the last completion.
     pub(super) cpu: u32,
-    /// What is filled in on the way, where it is measured.
+    /// The record, filled in along the way if the engine measures.
     pub(super) record: BioRecord,
     /// The record was passed on.
     recorded: bool,
 }
 
-/// What a flight holds of others' code when it is over. Dropped outside of the lock.
+/// Foreign objects that a flight holds when it has ended. Dropped outside of the lock.
 pub(super) struct Foreign {
     _core: Option<Arc<Core>>,
     _plan: Option<Arc<Plan>>,
@@ -109,7 +109,7 @@ impl State {
         self.decided = None;
         self.reader_blocks = false;
 
-        // Mappings, sources and steps are others' code.
+        // Mappings, sources and steps are foreign code.
         let laid_out = contain(|| {
             self.lay_out(&plan);
             self.want_inputs(&plan);
@@ -177,7 +177,7 @@ impl State {
             let own_run = self.offset / size..end.div_ceil(size);
             for index in wanted.ranges.iter().flat_map(|r| r.start..r.end.min(blocks.len().saturating_add(1))) {
                 let value = if index >= blocks.len() || own && own_run.contains(&index) {
-                    // Never from a sound step: a bio that waits for itself would wait for ever.
+                    // Never from a correct step: a bio that waits for itself would wait forever.
                     Some(Err(BlockStatus::Step { message: "a step wants a hash block that does not exist".into() }))
                 } else {
                     blocks.cached(index).map(Ok)
