@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::iv::{self, Iv};
 use crate::spec::{CipherAlg, CipherSpec, IvMode, Mode};
 
-/// A key that the cipher does not take. Nothing of the key is in the error.
+/// A key that the cipher does not accept. The error contains no part of the key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -26,7 +26,7 @@ pub enum KeyError {
         spec: String,
         /// Bytes given.
         found: usize,
-        /// The lengths it takes, in bytes.
+        /// The lengths that it accepts, in bytes.
         wanted: String,
     },
     /// Both halves of an XTS key are the same, which makes the mode insecure.
@@ -48,7 +48,7 @@ enum Keyed {
     TwofishCbc(Box<Twofish>),
 }
 
-/// What encrypts IVs.
+/// The key that encrypts IVs.
 enum IvKey {
     Aes(AesCbc),
     Serpent(Box<Serpent>),
@@ -124,7 +124,7 @@ impl Cipher {
         iv
     }
 
-    /// Works on a run of whole sectors, of which the first has `number` and each next one `step` more. Sizes have been
+    /// Processes a run of whole sectors; the first has `number`, and each next one `step` more. Sizes have been
     /// checked.
     pub(crate) fn sectors<const ENCRYPT: bool>(
         &self,
@@ -172,7 +172,7 @@ fn check_halves(key: &[u8]) -> Result<(), KeyError> {
     if equal && !key.is_empty() { Err(KeyError::EqualHalves) } else { Ok(()) }
 }
 
-/// Serpent takes other lengths too, but the kernel's tools never make them.
+/// Serpent has other key lengths too, but the kernel's tools never use them.
 fn block<C: Block16>(key: &[u8], whole: usize, length: &dyn Fn(&str) -> KeyError) -> Result<C, KeyError> {
     let wanted = if whole == key.len() { "16, 24 or 32" } else { "32, 48 or 64" };
     if !matches!(key.len(), 16 | 24 | 32) {

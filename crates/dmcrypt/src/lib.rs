@@ -1,7 +1,7 @@
 //! dm-crypt mappings and LUKS headers, without device-mapper and without root.
 //!
-//! A [`Mapping`] is what a `crypt` target of the kernel is: a [`CipherSpec`], a key, and how sectors are numbered. It
-//! decrypts and encrypts runs of sectors in place. The module [`luks`] reads LUKS1 and LUKS2 headers, and turns a
+//! A [`Mapping`] corresponds to a `crypt` target of the kernel: a [`CipherSpec`], a key, and how sectors are numbered.
+//! It decrypts and encrypts runs of sectors in place. The module [`luks`] reads LUKS1 and LUKS2 headers, and turns a
 //! passphrase or a key file into a mapping. [`Decrypted`] is the mapped device, to be read at any byte.
 //!
 //! ```

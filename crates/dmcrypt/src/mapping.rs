@@ -72,8 +72,8 @@ impl Mapping {
         Ok(Self { spec: *spec, keys, sector_size: SECTOR, iv_large_sectors: false, iv_offset: 0 })
     }
 
-    /// Encrypts sectors of `size` bytes as units. Unless [`with_iv_large_sectors`](Self::with_iv_large_sectors) is asked
-    /// for, their numbers still count 512 bytes.
+    /// Encrypts sectors of `size` bytes as units. Without [`with_iv_large_sectors`](Self::with_iv_large_sectors), their
+    /// numbers still count 512 bytes.
     ///
     /// # Errors
     /// Where the size is not 512, 1024, 2048 or 4096.

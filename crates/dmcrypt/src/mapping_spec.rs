@@ -5,7 +5,7 @@ use std::str::FromStr;
 use crate::mapping::{Mapping, MappingError};
 use crate::spec::{CipherSpec, SpecError};
 
-/// Why a text is no mapping.
+/// Why a text is not a mapping.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MappingSpecError {
@@ -17,15 +17,15 @@ pub enum MappingSpecError {
         "bad parameter {found:?}: expected sector_size:512, 1024, 2048 or 4096, iv_large_sectors, or iv_offset:SECTORS"
     )]
     Parameter {
-        /// What is there.
+        /// What was found.
         found: String,
     },
 }
 
-/// A cipher and parameters, which with a key are a [`Mapping`]: `aes-xts-plain64,sector_size:4096`.
+/// A cipher and parameters, which together with a key make a [`Mapping`]: `aes-xts-plain64,sector_size:4096`.
 ///
-/// `sector_size` and `iv_large_sectors` are as in a table of dm-crypt; `iv_offset` counts sectors of 512 bytes, and stands
-/// there in a column of its own.
+/// `sector_size` and `iv_large_sectors` are as in a table of dm-crypt; `iv_offset` counts sectors of 512 bytes, and has
+/// its own column there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MappingSpec {

@@ -1,5 +1,5 @@
-//! Cipher specifications, as kernel tables and LUKS headers have them: `cipher[:keycount]-mode-iv[:options]`, or with
-//! the kernel's crypto API names `capi:mode(cipher)-iv[:options]`.
+//! Cipher specifications, as in kernel tables and LUKS headers: `cipher[:keycount]-mode-iv[:options]`, or with the
+//! kernel's crypto API names `capi:mode(cipher)-iv[:options]`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -138,7 +138,7 @@ pub struct CipherSpec {
     pub mode: Mode,
     /// How IVs are made.
     pub iv: IvMode,
-    /// How many keys there are; a sector's number modulo this says which one it has.
+    /// How many keys there are; a sector's number modulo this selects its key.
     pub key_count: u32,
 }
 
@@ -163,7 +163,7 @@ impl FromStr for CipherSpec {
             }
         };
         match (parts.next(), parts.next()) {
-            // What dm-crypt had before it had modes.
+            // dm-crypt's format before it had modes.
             (None, None) | (Some("plain"), None) => Self::build(cipher, count, "cbc", "plain"),
             (Some(mode), Some(iv)) => Self::build(cipher, count, mode, iv),
             _ => Err(form()),

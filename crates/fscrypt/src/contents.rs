@@ -12,7 +12,7 @@ use crate::iv::IvBase;
 use crate::wiped::wiping;
 use crate::{Context, DataError, KeyError, MasterKey, Mode};
 
-/// What a file system knows of an inode that goes into keys and IVs.
+/// The facts about an inode that go into keys and IVs.
 #[derive(Clone, Copy, Debug)]
 pub struct InodeFacts {
     /// Inode number.
@@ -88,7 +88,7 @@ impl ContentsKey {
     }
 
     /// Decrypts whole data units in place; `first_unit` is the index of the first: its byte offset in the file divided
-    /// by the unit's size. Metadata past the end of the file, as fs-verity has it, counts on.
+    /// by the unit's size. Metadata past the end of the file, such as fs-verity's, continues the count.
     pub fn decrypt(&self, data: &mut [u8], first_unit: u64) -> Result<(), DataError> {
         self.check(data.len(), first_unit)?;
         let (unit, iv) = (self.unit_size, &self.iv);

@@ -22,7 +22,7 @@ pub const NONCE_SIZE: usize = 16;
 /// How a policy names its master key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KeySpecifier {
-    /// v1: 8 bytes that somebody chose. They prove nothing about the key.
+    /// v1: 8 arbitrary bytes, which prove nothing about the key.
     Descriptor([u8; 8]),
     /// v2: 16 bytes derived from the key.
     Identifier([u8; 16]),
@@ -114,8 +114,8 @@ impl Policy {
         names
     }
 
-    /// Applies the rules by which Linux accepts a policy (`fscrypt_supported_policy`), as far as they need no
-    /// knowledge of the file system.
+    /// Applies the rules by which Linux accepts a policy (`fscrypt_supported_policy`), as far as they do not depend on
+    /// the file system.
     fn check(&self) -> Result<(), ContextError> {
         let &Policy { version, contents, names, flags, log2_data_unit_size, .. } = self;
         let refuse = |why| Err(ContextError::Flags { flags, why });
@@ -134,7 +134,7 @@ impl Policy {
             return refuse("DIRECT_KEY, IV_INO_LBLK_64 and IV_INO_LBLK_32 exclude each other");
         }
         match self.iv_scheme() {
-            // Both modes must be the same, with room in the IV for the nonce behind the index.
+            // Both modes must be the same, with room in the IV for the nonce after the index.
             IvScheme::DirectKey if contents != names || contents.iv_size() < 8 + NONCE_SIZE => {
                 return refuse("DIRECT_KEY needs one mode with long IVs for contents and names");
             }

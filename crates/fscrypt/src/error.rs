@@ -2,7 +2,7 @@
 
 use crate::Mode;
 
-/// A context that Linux would refuse, or that is no context.
+/// A context that is malformed, or that Linux would refuse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContextError {
@@ -80,10 +80,10 @@ pub enum KeyError {
     #[error("inode number {0} does not fit the 32 bits that the policy's IVs have")]
     InodeNumber(u64),
     /// The mode is one for names.
-    #[error("{0} is no mode for contents")]
+    #[error("{0} is not a mode for contents")]
     NotForContents(Mode),
     /// The mode is one for contents.
-    #[error("{0} is no mode for names")]
+    #[error("{0} is not a mode for names")]
     NotForNames(Mode),
     /// Data units larger than the file system's blocks.
     #[error("data units of {unit} bytes are larger than the blocks of {block}")]
@@ -99,14 +99,14 @@ pub enum KeyError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// A ciphertext name shorter than a cipher block (Linux says `EUCLEAN`).
+    /// A ciphertext name shorter than a cipher block (Linux returns `EUCLEAN`).
     #[error("encrypted name of {0} bytes, shorter than a cipher block")]
     NameTooShort(usize),
     /// A name longer than 255 bytes.
     #[error("name of {0} bytes, longer than 255")]
     NameTooLong(usize),
     /// A length that is not a multiple of the data unit.
-    #[error("{length} bytes are no whole number of data units of {unit}")]
+    #[error("{length} bytes are not a whole number of data units of {unit}")]
     Unaligned {
         /// Bytes given.
         length: usize,
@@ -114,14 +114,14 @@ pub enum DataError {
         unit: usize,
     },
     /// A symbolic link's ciphertext contradicts its length field.
-    #[error("encrypted symbolic link of {stored} bytes says {claimed}")]
+    #[error("encrypted symbolic link of {stored} bytes claims to have {claimed}")]
     Symlink {
         /// Bytes that are there, the length field included.
         stored: usize,
         /// Ciphertext bytes claimed by the field.
         claimed: usize,
     },
-    /// Something other than NULs behind the name's end.
+    /// Bytes other than NUL after the name's end.
     #[error("it decrypts to garbage: what pads it is not zeros")]
     Padding,
     /// The decrypted link target is empty or holds a NUL inside.

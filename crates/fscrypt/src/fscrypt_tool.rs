@@ -12,13 +12,13 @@ use zeroize::Zeroizing;
 
 use crate::wiped::wiping;
 
-/// The most memory that a protector may ask for: 4 GiB in KiB. The tool itself takes at most half of the machine's.
+/// The most memory that a protector may require: 4 GiB in KiB. The tool itself uses at most half of the machine's.
 const MEMORY_MAX_KIB: i64 = 4 << 20;
 /// The most passes and lanes, far beyond what the tool chooses.
 const TIME_MAX: i64 = 1 << 16;
 const PARALLELISM_MAX: i64 = 255;
 
-/// What can be wrong with the metadata, or with the passphrase.
+/// Errors in the metadata or the passphrase.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolError {
@@ -60,7 +60,7 @@ pub enum ToolError {
 pub enum ProtectorSource {
     /// The login passphrase (PAM). Such protectors live on the root file system.
     PamPassphrase,
-    /// A passphrase of its own.
+    /// A custom passphrase.
     CustomPassphrase,
     /// A file with a 32-byte key.
     RawKey,
@@ -166,7 +166,7 @@ impl Protector {
             time: self.time,
             parallelism: self.parallelism,
         };
-        // Before it was fixed, the tool cut the lanes to a byte, so that such a protector has the cut value.
+        // Before a fix, the tool truncated the lanes to a byte, so such a protector has the truncated value.
         let parallelism = if self.truncation_fixed { self.parallelism } else { self.parallelism & 0xff };
         if !(1..=MEMORY_MAX_KIB).contains(&self.memory_kib)
             || !(1..=TIME_MAX).contains(&self.time)
@@ -258,7 +258,7 @@ impl WrappedKey {
         Ok(wrapped)
     }
 
-    /// The key within; `None` where the authentication code says that the wrapping key is another one.
+    /// The key within; `None` where the authentication code shows that the wrapping key is wrong.
     fn unwrap_with(&self, wrapping: &[u8; 32]) -> Option<Zeroizing<Vec<u8>>> {
         let mut stretched = Zeroizing::new([0; 64]);
         Hkdf::<Sha256>::new(None, wrapping).expand(&[], &mut stretched[..]).expect("64 bytes are within HKDF's limit");

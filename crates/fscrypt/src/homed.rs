@@ -28,8 +28,8 @@ impl HomedSlot {
         (!salt.is_empty() && !encrypted.is_empty()).then_some(HomedSlot { salt, encrypted })
     }
 
-    /// What the slot decrypts to with a passphrase: the master key, if the passphrase is the right one. The slot cannot
-    /// tell: compare the key's descriptor with that of the directory's policy.
+    /// Decrypts the slot with a passphrase: gives the master key if the passphrase is right. The slot cannot verify
+    /// that: compare the key's descriptor with that of the directory's policy.
     pub fn unlock(&self, passphrase: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         wiping(|| self.decrypt(passphrase))
     }

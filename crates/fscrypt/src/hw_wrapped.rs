@@ -1,9 +1,9 @@
 //! Hardware-wrapped keys, emulated from the raw key that only hardware would see.
 //!
 //! The hardware derives from it, by NIST SP 800-108 in counter mode with AES-256-CMAC, an inline encryption key for
-//! contents and a software secret that takes the master key's place for all else. Which labels and contexts go in
-//! depends on the hardware; the facts are those that Android's vendor test suite
-//! (`kernel/encryption/utils.cpp`, Apache-2.0) and xfstests (`fscrypt-crypt-util`, for SM8650) check devices with.
+//! contents and a software secret that replaces the master key for everything else. The labels and contexts depend on
+//! the hardware; they are those that Android's vendor test suite (`kernel/encryption/utils.cpp`, Apache-2.0) and
+//! xfstests (`fscrypt-crypt-util`, for SM8650) check devices with.
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::Zeroizing;
@@ -18,7 +18,7 @@ pub enum HwKdf {
     Legacy,
     /// Android's `rearranged`.
     Rearranged,
-    /// Qualcomm SM8650 as xfstests has it.
+    /// Qualcomm SM8650 as in xfstests.
     Sm8650,
 }
 
@@ -40,7 +40,7 @@ impl HwKdf {
         self.derive(raw, label, context)
     }
 
-    /// The secret that takes the master key's place for names, identifiers and inode hashes.
+    /// The secret that replaces the master key for names, identifiers and inode hashes.
     pub fn software_secret(self, raw: &[u8; 32]) -> Zeroizing<[u8; 32]> {
         let (label, context): (&[u8], &[u8]) = match self {
             HwKdf::V1 | HwKdf::Legacy => (QUALCOMM_LABEL, b"raw secret\0\0\0\0\0\0\0\0\0\x02\x17\0\x80\x50\0\0\0\0"),

@@ -6,7 +6,7 @@ use std::hash::Hasher;
 use crate::wiped::wiping;
 use crate::{Context, DataError, IvScheme, KeyError, MasterKey};
 
-/// What all IVs of one inode have in common.
+/// The common part of all IVs of one inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IvBase {
     /// The IV of index 0; the longest, 32 bytes.

@@ -1,15 +1,15 @@
-//! The master keys at hand, and which of them a policy wants.
+//! The master keys given, and which of them a policy needs.
 
 use crate::{KeySpecifier, MasterKey, Policy};
 
-/// No key at hand fits a policy.
+/// No given key fits a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingKey {
-    /// What the policy names.
+    /// The key that the policy names.
     pub wanted: KeySpecifier,
-    /// The names of the keys at hand, of the kind that the policy wants: one for each key.
+    /// The names of the given keys, of the kind that the policy uses: one for each key.
     pub given: Vec<KeySpecifier>,
-    /// Whether a key of that name is at hand, and names decrypt to garbage with it: a v1 policy's key can have any name.
+    /// Whether a key of that name was given, but decrypts names to garbage: a v1 policy's key can have any name.
     pub unfit: bool,
 }
 
@@ -45,7 +45,7 @@ impl std::fmt::Display for MissingKey {
 
 impl std::error::Error for MissingKey {}
 
-/// The master keys at hand.
+/// The master keys given.
 #[derive(Debug, Default)]
 pub struct Keyring {
     keys: Vec<(Option<KeySpecifier>, MasterKey)>,
@@ -62,7 +62,7 @@ impl Keyring {
         self.keys.push((None, key));
     }
 
-    /// Adds a key for v1 policies under a descriptor that somebody chose.
+    /// Adds a key for v1 policies under an arbitrary descriptor.
     pub fn add_with_descriptor(&mut self, descriptor: [u8; 8], key: MasterKey) {
         self.keys.push((Some(KeySpecifier::Descriptor(descriptor)), key));
     }
@@ -77,7 +77,7 @@ impl Keyring {
         self.candidates(policy).next().ok_or_else(|| self.missing(policy, false))
     }
 
-    /// All keys that a policy names: anybody may give several under a v1 policy's descriptor.
+    /// All keys that a policy names: several may be given under a v1 policy's descriptor.
     pub fn candidates(&self, policy: &Policy) -> impl Iterator<Item = &MasterKey> + use<'_> {
         let wanted = policy.key;
         let named = move |(name, key): &&(Option<KeySpecifier>, MasterKey)| match name {
@@ -87,7 +87,7 @@ impl Keyring {
         self.keys.iter().filter(named).map(|(_, key)| key)
     }
 
-    /// No key for a policy: none is at hand, or the one of that name does not fit.
+    /// The error for a policy without a key: none was given, or the one of that name does not fit.
     pub fn missing(&self, policy: &Policy, unfit: bool) -> MissingKey {
         let given = self.names(matches!(policy.key, KeySpecifier::Identifier(_)));
         MissingKey { wanted: policy.key, given, unfit }

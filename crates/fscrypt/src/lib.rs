@@ -1,4 +1,4 @@
-//! fscrypt: policies, contexts, key derivation, file contents and names, as Linux has them and bit-compatible with it.
+//! fscrypt: policies, contexts, key derivation, file contents and names, bit-compatible with Linux.
 //!
 //! Nothing here does I/O. A file system reader (`postread-fsimage`) finds an inode's context, raw names and extents;
 //! this crate turns them and a master key into plaintext:

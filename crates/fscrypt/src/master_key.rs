@@ -27,7 +27,7 @@ mod hkdf_context {
 
 /// A master key. It is wiped when dropped and never printed.
 pub struct MasterKey {
-    /// The key as given. Of a hardware-wrapped key, the software secret: what takes the master key's place.
+    /// The key as given. For a hardware-wrapped key, the software secret, which replaces the master key.
     secret: Zeroizing<Vec<u8>>,
     /// Of a hardware-wrapped key, the key for inline encryption of contents.
     inline_key: Option<Box<Zeroizing<[u8; 64]>>>,
@@ -133,7 +133,7 @@ impl MasterKey {
 
     fn check_fits(&self, policy: &Policy, mode: Mode) -> Result<(), KeyError> {
         let found = self.secret.len();
-        // v1 takes its keys out of the master key, so that it needs as many bytes; HKDF only needs the strength.
+        // v1 cuts its keys out of the master key, so it needs as many bytes; HKDF needs only the strength.
         let wanted = if policy.version == 1 { mode.key_size() } else { mode.security_strength() };
         if found < wanted {
             return Err(KeyError::TooShort { mode, wanted, found });

@@ -75,7 +75,7 @@ impl Mode {
         }
     }
 
-    /// Whether Linux takes this pair of modes in a policy of this version.
+    /// Whether Linux accepts this pair of modes in a policy of this version.
     pub fn valid_pair(version: u8, contents: Mode, names: Mode) -> bool {
         use Mode::*;
         match (contents, names) {

@@ -1,9 +1,9 @@
 //! Whether a key is the one that names and link targets were encrypted with, judged by what they decrypt to.
 //!
-//! A v1 policy names its key by 8 bytes that anybody may choose: any key can be given under them, and nothing in the
-//! image says whether it is the right one. But names are padded with NULs (`fs/crypto/fname.c`: to a multiple of 4, 8,
-//! 16 or 32 bytes, 16 at least), and nearly all names are text. Random bytes end in a NUL once in 256 times; 16 of them
-//! are valid UTF-8 without control characters less than once in 10,000 times.
+//! A v1 policy names its key by 8 arbitrary bytes: any key can be given under them, and nothing in the image identifies
+//! the right one. But names are padded with NULs (`fs/crypto/fname.c`: to a multiple of 4, 8, 16 or 32 bytes, 16 at
+//! least), and nearly all names are text. Random bytes end in a NUL once in 256 times; 16 of them are valid UTF-8
+//! without control characters less than once in 10,000 times.
 
 use crate::{CIPHERTEXT_MIN, NameKey, symlink_ciphertext};
 
@@ -14,7 +14,7 @@ const NAMES_MAX: u32 = 64;
 /// padded with a NUL once in 800,000 times.
 const CONVINCING: u32 = 3;
 
-/// What names and link targets say of a key.
+/// The evidence of names and link targets about a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameEvidence {
     names: u32,
@@ -42,8 +42,8 @@ impl NameEvidence {
         NameEvidence::default()
     }
 
-    /// Counts a name as a directory entry stores it, decrypted with the key in question. What can't be ciphertext
-    /// under any key does not count.
+    /// Counts a name as a directory entry stores it, decrypted with the key in question. Anything that can't be
+    /// ciphertext under any key does not count.
     pub fn add(&mut self, key: &NameKey, ciphertext: &[u8]) {
         if let Ok(padded) = key.decrypt_padded(ciphertext) {
             self.names += 1;
@@ -51,8 +51,8 @@ impl NameEvidence {
         }
     }
 
-    /// Counts a link's target as the inode or its block stores it, decrypted with the key in question. What can't be a
-    /// target under any key does not count.
+    /// Counts a link's target as the inode or its block stores it, decrypted with the key in question. Anything that
+    /// can't be a target under any key does not count.
     pub fn add_link(&mut self, key: &NameKey, stored: &[u8]) {
         if let Ok(padded) = symlink_ciphertext(stored).and_then(|ciphertext| key.decrypt_padded(ciphertext)) {
             self.names += 1;
@@ -101,7 +101,7 @@ mod tests {
         assert!(!is_sound(&seventeen, 4, false) && is_sound(&[&[b'a'; 8][..], &[0; 8]].concat(), 4, false));
     }
 
-    /// Of random keys for a directory of a few names nearly none is taken for the right one, and the right one always.
+    /// For a directory of a few names, nearly all random keys are rejected, and the right one is always accepted.
     #[test]
     fn wrong_keys_are_told_from_the_right_one() {
         for padding in 0..4u8 {

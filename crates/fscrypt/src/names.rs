@@ -69,8 +69,8 @@ impl NameKey {
 
     /// Decrypts a name as a directory entry stores it. `.` and `..` are stored plain: don't pass them.
     ///
-    /// A wrong key gives some other bytes: no name carries a checksum. What is not padded with NULs is an error; for
-    /// more than that see [`NameEvidence`](crate::NameEvidence).
+    /// A wrong key produces other bytes, since names have no checksum. A name that is not padded with NULs is an error;
+    /// for a better check see [`NameEvidence`](crate::NameEvidence).
     pub fn decrypt_name(&self, ciphertext: &[u8]) -> Result<Vec<u8>, DataError> {
         if ciphertext.len() > NAME_MAX {
             return Err(DataError::NameTooLong(ciphertext.len()));
@@ -100,7 +100,7 @@ impl NameKey {
 
     /// Encrypts a symbolic link's target into `struct fscrypt_symlink_data`, at most `max` bytes in all.
     pub fn encrypt_symlink(&self, target: &[u8], max: usize) -> Result<Vec<u8>, DataError> {
-        // The kernel counts a NUL behind the target in, so that there is always one.
+        // The kernel includes a NUL after the target, so there is always one.
         let room = max.checked_sub(3).ok_or(DataError::NameTooLong(target.len()))?;
         if target.len() > room {
             return Err(DataError::NameTooLong(target.len()));
@@ -122,12 +122,12 @@ impl NameKey {
         Ok(name)
     }
 
-    /// What lengths are padded to a multiple of.
+    /// Lengths are padded to a multiple of this.
     pub(crate) fn padding(&self) -> usize {
         self.padding
     }
 
-    /// Decrypts a name, and leaves its padding on.
+    /// Decrypts a name, and keeps its padding.
     pub(crate) fn decrypt_padded(&self, ciphertext: &[u8]) -> Result<Vec<u8>, DataError> {
         if ciphertext.len() < CIPHERTEXT_MIN {
             return Err(DataError::NameTooShort(ciphertext.len()));

@@ -1,4 +1,4 @@
-//! No-key names: what Linux shows for an encrypted name when its key is not there.
+//! No-key names: what Linux shows for an encrypted name when its key is missing.
 //!
 //! `struct fscrypt_nokey_name` of `fs/crypto/fname.c` (since 5.10): two 32-bit directory hash values, up to 149 bytes
 //! of the ciphertext, and where it is longer the SHA-256 of the rest; in base64url without padding.
@@ -14,9 +14,9 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /// The no-key name of a ciphertext name.
 ///
-/// `hash` and `minor_hash` are what the file system indexes the name by: on ext4 with `dir_index` the htree hash of
-/// the ciphertext (or the hash stored beside a casefolded name), on f2fs its name hash and 0, and 0 and 0 for link
-/// targets and for directories without an index.
+/// `hash` and `minor_hash` are what the file system indexes the name by: on ext4 with `dir_index` the htree hash of the
+/// ciphertext (or the hash stored next to a casefolded name), on f2fs its name hash and 0, and 0 and 0 for link targets
+/// and for directories without an index.
 pub fn no_key_name(hash: u32, minor_hash: u32, ciphertext: &[u8]) -> String {
     let (plain, rest) = ciphertext.split_at(ciphertext.len().min(PLAIN_BYTES));
     let mut bytes = Vec::with_capacity(8 + PLAIN_BYTES + 32);
@@ -29,7 +29,7 @@ pub fn no_key_name(hash: u32, minor_hash: u32, ciphertext: &[u8]) -> String {
     base64url(&bytes)
 }
 
-/// A no-key name taken apart, to look up the entry that it stands for.
+/// A parsed no-key name, to look up its entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoKeyName {
     /// The directory hash.
@@ -38,7 +38,7 @@ pub struct NoKeyName {
     pub minor_hash: u32,
     /// The ciphertext, or its first 149 bytes.
     pub bytes: Vec<u8>,
-    /// SHA-256 of the bytes behind those, where the ciphertext is longer.
+    /// SHA-256 of the bytes after those, if the ciphertext is longer.
     pub rest: Option<[u8; 32]>,
 }
 
@@ -94,7 +94,7 @@ fn from_base64url(text: &str) -> Option<Vec<u8>> {
         }
         group <<= 6 * (4 - chunk.len());
         let bytes = group.to_be_bytes();
-        // One character alone encodes nothing, and bits behind the last byte must be zero.
+        // One character alone encodes nothing, and bits after the last byte must be zero.
         let length = chunk.len().checked_sub(1).filter(|&n| n > 0)?;
         if bytes[1 + length..].iter().any(|&b| b != 0) {
             return None;

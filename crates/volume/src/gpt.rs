@@ -14,14 +14,14 @@ const SIGNATURE: &[u8; 8] = b"EFI PART";
 /// Sizes of a logical sector that devices have.
 const SECTOR_SIZES: [u32; 2] = [512, 4096];
 
-/// Bytes of entries that are read at most: 128 entries of 128 bytes are usual, Linux takes as much as memory allows.
+/// Bytes of entries that are read at most: 128 entries of 128 bytes are usual, Linux reads as much as memory allows.
 const MAX_ENTRY_BYTES: u64 = 4 << 20;
 
 /// A header, with its checksum verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GptHeader {
-    /// Sector that the header stands in, by its own words.
+    /// Sector of the header, according to itself.
     pub own_sector: u64,
     /// Sector of the other header.
     pub other_sector: u64,
@@ -40,7 +40,7 @@ pub struct GptHeader {
 }
 
 impl GptHeader {
-    /// Parses the sector that a header stands in; nothing where it holds none or its checksum is wrong.
+    /// Parses the sector of a header; nothing where it holds none or its checksum is wrong.
     pub fn parse(sector: &[u8]) -> Option<Self> {
         if sector.len() < 512 || &sector[..8] != SIGNATURE {
             return None;

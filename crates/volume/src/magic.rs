@@ -67,7 +67,7 @@ pub enum Magic {
 }
 
 impl Magic {
-    /// What people call it.
+    /// Its common name.
     pub fn name(self) -> &'static str {
         match self {
             Magic::Ext4 => "an ext2, ext3 or ext4 file system",
@@ -100,7 +100,7 @@ impl Magic {
         }
     }
 
-    /// What to do about what holds no file system that is read here. `None` for ext4 and for what may hold it.
+    /// Advice for formats without a supported file system. `None` for ext4 and for formats that may contain it.
     pub fn advice(self) -> Option<&'static str> {
         Some(match self {
             Magic::Ext4 | Magic::AndroidSparse | Magic::Gpt | Magic::Mbr => return None,

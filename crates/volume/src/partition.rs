@@ -22,7 +22,7 @@ pub struct Part {
     pub name: String,
 }
 
-/// What a partition is for, as its table says.
+/// A partition's purpose, according to its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PartType {
@@ -90,17 +90,17 @@ pub enum Error {
     /// The source failed.
     #[error("reading {len} bytes at byte {offset}: {source}")]
     Io {
-        /// First byte wanted.
+        /// First byte requested.
         offset: u64,
-        /// Bytes wanted.
+        /// Bytes requested.
         len: usize,
         /// The source's own error.
         source: io::Error,
     },
 }
 
-/// Reads a device's partition table: a GPT where there is one (a protective or hybrid MBR stands before it), else an
-/// MBR. Logical sectors of 512 and of 4096 bytes are both tried, as an image does not tell which its device had.
+/// Reads a device's partition table: a GPT where there is one (after a protective or hybrid MBR), else an MBR. Logical
+/// sectors of 512 and of 4096 bytes are both tried, since an image does not record its device's sector size.
 pub fn read<S: ReadAt + ?Sized>(source: &S) -> Result<Table, Error> {
     if let Some(table) = gpt::read(source)? {
         return Ok(table);

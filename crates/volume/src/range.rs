@@ -1,4 +1,4 @@
-//! A range of a source, as a source of its own.
+//! A range of a source, as a source.
 
 use std::fmt;
 use std::io;

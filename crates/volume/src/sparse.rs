@@ -81,7 +81,7 @@ pub enum Error {
     Io(#[source] partition::Error),
 }
 
-/// What a checksum is of.
+/// What a checksum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChecksumOf {
     /// The image up to this chunk.
@@ -150,7 +150,7 @@ impl SparseHeader {
 enum Data {
     /// Stored, from this byte of a piece on.
     Raw { piece: usize, at: u64 },
-    /// This word, again and again.
+    /// This word, repeated.
     Fill([u8; 4]),
 }
 
@@ -170,7 +170,7 @@ struct Checksum {
     expected: u32,
 }
 
-/// A sparse image as the image that it expands to. What it leaves out reads as zeros.
+/// The image that a sparse image expands to. Anything left out reads as zeros.
 pub struct SparseImage {
     pieces: Vec<Arc<dyn ReadAt>>,
     len: u64,
@@ -278,7 +278,7 @@ impl SparseImage {
     }
 
     /// The longest run from `offset` of the expanded image that is stored in one place: the piece and its first byte
-    /// there (`None` where it is not stored), and its length. What a plan maps reads with.
+    /// there (`None` where it is not stored), and its length. For a plan's mapping.
     pub fn map(&self, offset: u64) -> (Option<(usize, u64)>, u64) {
         let (data, len) = self.run_at(offset);
         match data {
@@ -292,7 +292,7 @@ impl SparseImage {
         self.run_at(offset).0.is_none()
     }
 
-    /// What is at `offset`, how far into its run that is, and how long the run goes on.
+    /// What is at `offset`, how far into its run that is, and the rest of the run's length.
     fn run_at(&self, offset: u64) -> (Option<(Data, u64)>, u64) {
         let at = self.runs.partition_point(|run| run.start + run.len <= offset);
         match self.runs.get(at) {
@@ -306,7 +306,7 @@ impl SparseImage {
     }
 }
 
-/// The CRC-32 of so many zeros.
+/// The CRC-32 of `len` zeros.
 fn zeros(len: u64) -> crc32fast::Hasher {
     let mut all = crc32fast::Hasher::new();
     let mut power = crc32fast::Hasher::new();
@@ -491,7 +491,7 @@ mod tests {
             image.read_exact_at(&mut byte, block * u64::from(BLOCK)).unwrap();
             assert_eq!(byte[0], expected);
         }
-        // What no piece holds is no zeros of a file's.
+        // Bytes that no piece holds are not zeros of a file.
         let stored = StoredOnly(image);
         stored.read_exact_at(&mut byte, 0).unwrap();
         assert_eq!(stored.read_at(&mut byte, u64::from(BLOCK)).unwrap_err().raw_os_error(), Some(LEFT_OUT_ERRNO));

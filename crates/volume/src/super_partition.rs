@@ -44,7 +44,7 @@ pub enum SuperError {
     /// No such slot.
     #[error("the super partition has {count} metadata slots, so there is no slot {slot}")]
     NoSlot {
-        /// The slot asked for, from 0.
+        /// The slot requested, from 0.
         slot: u32,
         /// How many there are.
         count: u32,
@@ -56,7 +56,7 @@ pub enum SuperError {
         name: String,
     },
     /// An extent on another block device.
-    #[error("logical partition {name} lies on the block device {device}, which is not the super partition")]
+    #[error("logical partition {name} is on the block device {device}, which is not the super partition")]
     OtherDevice {
         /// The partition.
         name: String,
@@ -79,7 +79,7 @@ pub enum SuperError {
     Len(io::Error),
 }
 
-/// What is found first.
+/// The structure read first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Geometry {
@@ -337,7 +337,7 @@ impl SuperVolume {
     /// Opens a logical partition of the super partition `source`.
     ///
     /// # Errors
-    /// Where there is none of that name, or it does not lie within the source.
+    /// Where there is none of that name, or it extends past the source.
     pub fn open(source: Arc<dyn ReadAt>, metadata: &Metadata, name: &str) -> Result<Self, SuperError> {
         let partition = metadata.partition(name)?;
         let source_len = source.len().map_err(SuperError::Len)?;
@@ -357,7 +357,7 @@ impl SuperVolume {
     }
 
     /// The longest run from `offset` in one piece: its first byte in the super partition (nothing where it reads as
-    /// zeros) and its length; nothing past the end. What a plan maps reads with.
+    /// zeros) and its length; nothing past the end. For a plan's mapping.
     pub fn map(&self, offset: u64) -> Option<(Option<u64>, u64)> {
         let at = self.extents.partition_point(|extent| extent.start + extent.len <= offset);
         let extent = self.extents.get(at)?;

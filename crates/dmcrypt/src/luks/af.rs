@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 
 use crate::hash::HashAlg;
 
-/// Puts `len` bytes of key back together from its stripes. The material may be longer than the stripes are.
+/// Merges the stripes of a key of `len` bytes. The material may be longer than the stripes.
 ///
 /// # Panics
 /// Where it is shorter, or there are no stripes.

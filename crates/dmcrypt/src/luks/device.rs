@@ -15,7 +15,7 @@ use crate::hash::HashAlg;
 use crate::mapping::{Mapping, MappingError};
 use crate::spec::CipherSpec;
 
-/// Why there is no header to use.
+/// Why there is no usable header.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LuksError {
@@ -37,9 +37,9 @@ pub enum LuksError {
     /// The device could not be read.
     #[error("reading {len} bytes at byte {offset}: {source}")]
     Io {
-        /// The first byte wanted.
+        /// The first byte requested.
         offset: u64,
-        /// Bytes wanted.
+        /// Bytes requested.
         len: usize,
         /// The error.
         source: io::Error,
@@ -92,9 +92,9 @@ pub enum KeyslotError {
     /// Its key material is not on the device, or could not be read.
     #[error("reading {len} bytes of key material at byte {offset}: {source}")]
     Io {
-        /// The first byte wanted.
+        /// The first byte requested.
         offset: u64,
-        /// Bytes wanted.
+        /// Bytes requested.
         len: usize,
         /// The error.
         source: io::Error,

@@ -24,7 +24,7 @@ pub enum Kdf {
     Argon2id(Argon2Cost),
 }
 
-/// What Argon2 costs.
+/// The cost parameters of Argon2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Argon2Cost {
@@ -49,7 +49,7 @@ pub enum KdfError {
     /// There is not as much memory.
     #[error("no {kib} KiB of memory for Argon2")]
     Memory {
-        /// Memory asked for, in KiB.
+        /// Memory required, in KiB.
         kib: u32,
     },
 }

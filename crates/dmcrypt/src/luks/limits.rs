@@ -1,4 +1,4 @@
-//! What a header may ask for.
+//! Limits on what a header may require.
 
 /// Limits of what unlocking may cost. A header is not authenticated: without limits it could ask for 4 TiB of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Default for Limits {
 #[error("{what} of {asked}: the limit is {limit}")]
 #[non_exhaustive]
 pub struct LimitError {
-    /// What it asks for.
+    /// What it requires.
     pub what: &'static str,
     /// How much.
     pub asked: u64,

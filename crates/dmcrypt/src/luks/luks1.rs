@@ -88,7 +88,7 @@ impl Header {
     /// Parses a header.
     ///
     /// # Errors
-    /// Where it is not one, or not one that can be used.
+    /// If it is not a header, or not a usable one.
     pub fn parse(bytes: &[u8]) -> Result<Self, Luks1Error> {
         let Some(bytes) = bytes.first_chunk::<HEADER_SIZE>().filter(|b| b.starts_with(&MAGIC)) else {
             return Err(Luks1Error::NotLuks1);

@@ -1,4 +1,4 @@
-//! Extended attributes of an inode: those in the inode, those in its block, and values in inodes of their own.
+//! Extended attributes of an inode: those in the inode, those in its block, and values in separate inodes.
 
 use super::bytes::{low32, to_usize};
 use super::checksum::crc32c;
@@ -10,8 +10,8 @@ use super::xattr::{self, RawXattr, ValuePlace, XATTR_INDEX_ENCRYPTION, Xattr};
 
 /// The extended attributes of an inode, raw, including those that Linux hides: in-inode ones first.
 ///
-/// An error concerns one attribute, or all of those in the inode or in the block; the next call continues after it.
-/// A value in an inode of its own is read when its attribute is due, so that no more than one is in memory.
+/// An error concerns one attribute, or all of those in the inode or in the block; the next call continues after it. A
+/// value in a separate inode is read when its attribute is returned, so that at most one is in memory.
 #[derive(Debug)]
 pub struct Xattrs {
     fs: Ext4,

@@ -1,5 +1,5 @@
-//! A small bounded cache of metadata. It reads in pieces larger than a block, which is the read-ahead that inode
-//! tables and directories need: what is next to a block is usually wanted next.
+//! A small bounded cache of metadata. It reads in pieces larger than a block, which is the read-ahead that inode tables
+//! and directories need: neighbouring blocks are usually needed next.
 
 use std::collections::HashMap;
 use std::io;
@@ -68,7 +68,7 @@ impl Cache {
         }
     }
 
-    /// What is wanted and nothing next to it: a bad sector costs no other block. It is not kept.
+    /// Reads only the requested bytes, so that a bad sector does not affect other blocks. Not cached.
     fn alone(&self, offset: u64, len: usize) -> io::Result<Cached> {
         let mut bytes = vec![0; len];
         self.source.read_exact_at(&mut bytes, offset)?;

@@ -1,5 +1,5 @@
-//! Where the index of a hashed directory expects names. A name that is elsewhere was damaged, or put there by somebody
-//! whom Linux would not believe: it neither lists such a name nor finds it.
+//! Where the index of a hashed directory expects names. A name elsewhere is damaged or forged: Linux neither lists such
+//! a name nor finds it.
 
 use std::collections::HashMap;
 
@@ -52,7 +52,7 @@ struct Reader<'a> {
     fs: &'a Ext4,
     dir: &'a Inode,
     lowest: HashMap<u64, u32>,
-    /// Blocks that may still be met: the index has no more than the directory.
+    /// Blocks that may still be visited: the index has at most as many as the directory.
     left: u64,
 }
 

@@ -10,7 +10,7 @@ pub enum Error {
     /// The magic number at byte 1080 is not that of ext4.
     #[error("not an ext4 file system: expected magic 0xef53 at byte 1080, found {found:#06x}")]
     NotExt4 {
-        /// What is there instead.
+        /// What was found instead.
         found: u16,
     },
     /// The source is too short for a superblock.
@@ -64,17 +64,17 @@ pub enum Error {
     /// The source failed or ended early.
     #[error("reading {len} bytes at byte {offset}: {source}")]
     Io {
-        /// First byte wanted, from the start of the file system.
+        /// First byte requested, from the start of the file system.
         offset: u64,
-        /// Bytes wanted.
+        /// Bytes requested.
         len: usize,
         /// The error of the source.
         source: io::Error,
     },
-    /// The source ends before the file system does, and before what is wanted: the image was truncated.
+    /// The source ends before the file system does, and before the requested bytes: the image was truncated.
     #[error("the image is truncated before byte {end}: expected {expected} bytes, found {found}")]
     Truncated {
-        /// The end of what is wanted, in bytes from the start of the file system.
+        /// The end of the requested bytes, from the start of the file system.
         end: u64,
         /// Bytes of the file system, according to its superblock.
         expected: u64,
@@ -129,12 +129,12 @@ pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
     out
 }
 
-/// Something that is wrong or may be out of date, and that reading goes on in spite of.
+/// Something that is wrong or may be out of date, but does not prevent reading.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
     /// The descriptor of a block group has a wrong checksum. Its contents are used, as a read-only mount does; inodes
-    /// and directories have checksums of their own where the feature `metadata_csum` is on.
+    /// and directories have their own checksums if the feature `metadata_csum` is on.
     #[error("the descriptor of block group {group} has a wrong checksum; it is used all the same")]
     GroupChecksum {
         /// The block group.
@@ -150,7 +150,7 @@ pub enum Warning {
         /// What is wrong with its descriptor.
         error: String,
     },
-    /// The journal was not replayed, because the caller asked for that.
+    /// The journal was not replayed, as the caller requested.
     #[error(
         "the journal was ignored: what was written last before the file system was cut off may be missing, or there in \
          part only"
@@ -177,7 +177,7 @@ pub enum Structure {
     GroupDescriptor,
     /// An inode.
     Inode,
-    /// A node of an extent tree, in the inode or a block of its own.
+    /// A node of an extent tree, in the inode or a separate block.
     ExtentNode,
     /// The classic map of direct and indirect blocks.
     BlockMap,

@@ -12,18 +12,18 @@ use super::inode::Inode;
 use super::map::{Extent, ExtentKind};
 
 /// A file's contents as they are on disk: no decryption, no verification. As [`ReadAt`] it ends at the file's size;
-/// [`File::read_raw_at`] goes on past it, where fs-verity metadata is.
+/// [`File::read_raw_at`] reads past it too, where fs-verity metadata is.
 #[derive(Debug)]
 pub struct File {
     fs: Ext4,
     size: u64,
     extents: Vec<Extent>,
     inline: Option<Vec<u8>>,
-    /// What corrupt parts of the map cover, in order.
+    /// The ranges covered by corrupt parts of the map, in order.
     broken: Vec<Broken>,
 }
 
-/// Bytes of a file of which nobody knows where they are, and why.
+/// Bytes of a file whose place is unknown, and why.
 #[derive(Debug, Clone)]
 struct Broken {
     range: Range<u64>,

@@ -1,6 +1,6 @@
 //! A loaded file system: blocks, group descriptors and inodes by number, through the cache.
 //!
-//! What is made of them is in `impl` blocks of [`Ext4`] beside the types that they open.
+//! Everything built on them is in `impl` blocks of [`Ext4`] next to the types that they open.
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ pub const ROOT_INO: u32 = 2;
 #[derive(Clone)]
 pub struct Ext4(Arc<Inner>);
 
-/// What an [`Ext4`] is made of.
+/// The state of an [`Ext4`].
 pub(crate) struct Inner {
     pub(crate) superblock: Superblock,
     /// The block that the superblock was read from: the group descriptors follow it.
@@ -73,7 +73,7 @@ impl Ext4 {
         self.0.replay.as_ref()
     }
 
-    /// What was wrong or may be out of date when the file system was loaded, in spite of which it can be read.
+    /// Problems found when the file system was loaded that do not prevent reading it.
     pub fn warnings(&self) -> impl Iterator<Item = &Warning> {
         self.0.warnings.iter().chain(&self.0.zones.warnings)
     }
@@ -199,12 +199,12 @@ impl Ext4 {
         self.bytes(offset, to_usize(superblock.inode_size))
     }
 
-    /// What fast commits have made of an inode's extents, in order.
+    /// An inode's extents as changed by fast commits, in order.
     pub(crate) fn changed_extents(&self, ino: u32) -> Option<&Arc<[RawExtent]>> {
         self.0.changes.as_ref()?.extents.get(&ino)
     }
 
-    /// What fast commits have made of a directory.
+    /// A directory as changed by fast commits.
     pub(crate) fn changed_directory(&self, ino: u32) -> Option<&Arc<DirChanges>> {
         self.0.changes.as_ref()?.directories.get(&ino)
     }
@@ -220,7 +220,7 @@ impl Ext4 {
             let fault = Fault::Rule("the root is not a directory");
             return Err(fault.of(Structure::Inode).in_inode(ROOT_INO).into());
         }
-        // Its entries are never in the inode, whatever its flags say.
+        // Its entries are never in the inode, regardless of its flags.
         if root.size == 0 || root.sectors == 0 {
             let fault = Fault::Rule("the root has no blocks");
             return Err(fault.of(Structure::Inode).in_inode(ROOT_INO).into());

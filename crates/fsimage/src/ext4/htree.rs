@@ -1,5 +1,5 @@
-//! Index blocks of hashed directories. To a reader that goes through all blocks they look like blocks without
-//! entries (the first one holds `.` and `..`). Their checksums matter here, and where the index expects names.
+//! Index blocks of hashed directories. To a reader of all blocks they look like blocks without entries (the first one
+//! holds `.` and `..`). Only their checksums matter here, and where the index expects names.
 //!
 //! Layout from the kernel's documentation, `Documentation/filesystems/ext4/directory.rst`.
 

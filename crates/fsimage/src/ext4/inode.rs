@@ -276,7 +276,7 @@ fn parse(bytes: &[u8], ino: u32, superblock: &Superblock, verify: bool) -> Resul
             return Err(Fault::Field { field: "the length of a symbolic link's target", value: length });
         }
     }
-    // An inode that says that it has no extra fields has room for those of the kernel.
+    // An inode that claims to have no extra fields has room for the kernel's.
     let fields = GOOD_OLD_SIZE.saturating_add(if extra == 0 { room.min(EXTRA_DEFAULT) } else { extra });
     let optional = |at: usize| (at.saturating_add(4) <= fields).then(|| le32(bytes, at));
     let time = |seconds: u32, extra_at: usize| timestamp(seconds, optional(extra_at).unwrap_or(0));

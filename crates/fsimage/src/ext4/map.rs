@@ -56,7 +56,7 @@ impl Extent {
 enum Source {
     Tree(TreeWalk),
     Map(BlockMapWalk),
-    /// What fast commits have made of it.
+    /// The extents as changed by fast commits.
     Changed(Arc<[RawExtent]>, usize),
     Nothing,
 }
@@ -110,7 +110,7 @@ impl Extents {
     }
 
     /// Continues after an error that concerns a part of the map, and returns the bytes of the file that this part would
-    /// map: nobody knows where they are. `None` if the error leaves nothing to continue with.
+    /// map: their place is unknown. `None` if iteration cannot continue after the error.
     pub fn skip_broken(&mut self) -> Option<Range<u64>> {
         if !self.failed {
             return None;
@@ -233,7 +233,7 @@ pub(crate) fn raw_extents(fs: &Ext4, inode: &Inode, limit: usize) -> Result<Vec<
 }
 
 /// A walk through an extent tree, depth first. A child covers the blocks from its own entry to the next one, so no node
-/// is met twice and the walk ends.
+/// is visited twice and the walk ends.
 #[derive(Debug)]
 struct TreeWalk {
     ino: u32,
@@ -257,7 +257,7 @@ struct Level {
     end: u64,
 }
 
-/// A node that is a block of its own, as its parent describes it.
+/// A node in a separate block, as its parent describes it.
 struct Child {
     block: u64,
     depth: u16,
@@ -287,7 +287,7 @@ impl TreeWalk {
             level.next = level.next.saturating_add(1);
             let bytes: &[u8] = level.bytes.as_deref().unwrap_or(&self.root);
             if level.depth == 0 {
-                // What reaches past the node's end belongs to the next node, as Linux finds it.
+                // A part past the node's end belongs to the next node, as in Linux.
                 match leaf_entry(bytes, i).before(end) {
                     Some(extent) => return Ok(Some(extent)),
                     None => continue,

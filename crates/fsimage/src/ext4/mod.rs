@@ -15,7 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Ext4`] is `Send + Sync` and cheap to clone. What a plan needs of a file:
+//! [`Ext4`] is `Send + Sync` and cheap to clone. A plan gets a file's data from:
 //!
 //! - [`Ext4::inode`]: facts ([`Inode`]: number, mode, owner, times, size, flags, generation, project).
 //! - [`Ext4::extents_from`]: where its bytes are ([`Extent`]: logical, physical, length, kind), past the end of the
@@ -24,9 +24,10 @@
 //! - [`Ext4::read_dir`]: entries with raw names ([`DirEntry`]); [`Ext4::symlink_target`]: raw targets.
 //! - [`Ext4::xattrs`], [`Ext4::fscrypt_context`]; [`Ext4::verity_location`].
 //!
-//! Images are read as Linux reads them. What Linux refuses is an error here too, or is read if it is certainly what was
-//! written; `tests/tests/ext4/mutations.rs` compares the two over random damage. [`Options`] say what to do with the
-//! journal and which superblock to use; [`Ext4::warnings`] lists what may be out of date then. Nothing is ever written.
+//! Images are read as Linux reads them. Whatever Linux refuses is an error here too, or is read if it is certainly what
+//! was written; `tests/tests/ext4/mutations.rs` compares the two over random damage. [`Options`] select what to do with
+//! the journal and which superblock to use; [`Ext4::warnings`] lists what may then be out of date. Nothing is ever
+//! written.
 
 mod attributes;
 mod block_map;

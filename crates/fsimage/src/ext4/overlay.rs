@@ -1,5 +1,5 @@
-//! What a journal's replay would write, laid over the source: nothing is copied, blocks are read from the journal
-//! when they are needed.
+//! An overlay of the blocks that a journal's replay would write: nothing is copied, blocks are read from the journal on
+//! demand.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,7 +42,7 @@ impl Overlay {
     /// Replaces the part of `buf`, which holds the bytes from `offset` on, that is in `block`.
     fn replace(&self, buf: &mut [u8], offset: u64, block: u64, copy: Copy) -> io::Result<()> {
         let start = block.saturating_mul(self.block_size);
-        // Where the block begins in the buffer, or how much of it comes before the buffer.
+        // Where the block begins in the buffer, or how much of it is before the buffer.
         let skip = offset.saturating_sub(start);
         let at = usize::try_from(start.saturating_sub(offset)).unwrap_or(usize::MAX);
         let rest = buf.get_mut(at..).unwrap_or_default();

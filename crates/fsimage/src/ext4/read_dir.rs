@@ -1,4 +1,4 @@
-//! Reading a directory's entries, whatever the directory is made of.
+//! Reads a directory's entries, in any of its formats.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub struct ReadDir {
     after: u64,
     /// Blocks read; a directory can't have more than the file system.
     read: u64,
-    /// What fast commits have made of it, and how many of the added names were returned.
+    /// Changes by fast commits, and how many of the added names were returned.
     changes: Option<Arc<DirChanges>>,
     added: usize,
 }

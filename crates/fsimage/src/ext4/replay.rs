@@ -1,6 +1,6 @@
-//! What replaying a journal did.
+//! The result of a journal's replay.
 
-/// What a journal's replay did.
+/// Counts of a journal's replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Replay {

@@ -134,7 +134,7 @@ impl Superblock {
                 return Err(corrupt(Fault::Checksum { found, wanted }).into());
             }
         }
-        // Revision 0 has inodes of one size. Its feature words count all the same.
+        // Revision 0 has inodes of one size. Its feature words still apply.
         let dynamic = le32(bytes, 0x4c) != 0;
         let uuid = array(bytes, 0x68);
         let block_size = size_from_log("the logarithm of the block size", le32(bytes, 0x18), 6)?;
@@ -243,7 +243,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// What is said about clusters agrees with what is said about blocks.
+    /// The fields about clusters must match those about blocks.
     fn check_clusters(&self, log: u32, per_group: u32) -> Result<(), Corrupt> {
         if self.cluster_size == self.block_size && 1024u32.checked_shl(log) != Some(self.block_size) {
             return Err(field("the logarithm of the cluster size", log.into()));

@@ -14,8 +14,8 @@ pub const VERITY_ALIGN: u64 = 65536;
 /// Largest descriptor, with its signature (`FS_VERITY_MAX_DESCRIPTOR_SIZE`).
 pub const VERITY_DESCRIPTOR_MAX: u32 = 16384;
 
-/// Where a file's fs-verity metadata is, in bytes from the start of the file. Its bytes are read as the file's are:
-/// by [`Ext4::extents_from`], and decrypted as contents if the file is encrypted.
+/// Where a file's fs-verity metadata is, in bytes from the start of the file. It is read like the file's contents: with
+/// [`Ext4::extents_from`], and decrypted if the file is encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerityLocation {
     /// First byte of the Merkle tree.

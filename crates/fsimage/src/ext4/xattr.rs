@@ -1,4 +1,4 @@
-//! Extended attributes: in the inode, in a block, and large values in inodes of their own.
+//! Extended attributes: in the inode, in a block, and large values in separate inodes.
 //!
 //! Layout from the kernel's documentation, `Documentation/filesystems/ext4/attributes.rst`.
 
@@ -93,7 +93,7 @@ pub(crate) fn has_inline_data(body: &[u8], ea_inode: bool) -> Result<bool, Fault
     }
 }
 
-/// The attributes in a block of their own. With `seed` (the file system's) the block's checksum is verified.
+/// The attributes in a separate block. With `seed` (the file system's) the block's checksum is verified.
 pub(crate) fn parse_block(bytes: &[u8], block: u64, seed: Option<u32>, ea_inode: bool) -> Result<Vec<RawXattr>, Fault> {
     if bytes.len() < HEADER {
         return Err(Fault::Truncated { len: bytes.len(), needed: HEADER });
@@ -116,8 +116,8 @@ pub(crate) fn parse_block(bytes: &[u8], block: u64, seed: Option<u32>, ea_inode:
     parse_entries(bytes, HEADER, ea_inode)
 }
 
-/// The entries from `at` on, up to the zero word that ends them; values are counted from the start of `bytes`. What
-/// breaks a rule of Linux's makes all of them suspect.
+/// The entries from `at` on, up to the zero word that ends them; values are counted from the start of `bytes`. If one
+/// breaks a rule of Linux, none of them is used.
 fn parse_entries(bytes: &[u8], at: usize, ea_inode: bool) -> Result<Vec<RawXattr>, Fault> {
     // Values come after all entries, so these have to be found first.
     let end = entries_end(bytes, at)?;

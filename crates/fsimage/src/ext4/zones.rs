@@ -1,5 +1,5 @@
 //! The blocks that hold the file system's own metadata. No file may have any of them: Linux refuses such a file, since
-//! its bytes are not what anybody wrote into it.
+//! its bytes were never written as file contents.
 
 use super::error::{Error, Fault, Result, Structure, Warning};
 use super::group_descriptor::GroupDescriptor;
@@ -100,7 +100,7 @@ impl Zones {
     }
 }
 
-/// Adds a run, to the last one where it continues that.
+/// Adds a run, merging it into the last one if it continues that.
 fn add(runs: &mut Vec<(u64, u64)>, first: u64, count: u64) {
     match runs.last_mut() {
         Some((start, len)) if start.saturating_add(*len) == first => *len = len.saturating_add(count),

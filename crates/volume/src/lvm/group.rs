@@ -176,7 +176,7 @@ impl VolumeGroup {
     /// # Errors
     /// Where there is none.
     pub fn volume(&self, name: &str) -> Result<&LogicalVolume, LvmError> {
-        // As `/dev/GROUP/NAME` has it, too.
+        // Also as in `/dev/GROUP/NAME`.
         let short = name.strip_prefix(&self.name).and_then(|rest| rest.strip_prefix('/')).unwrap_or(name);
         let found = self.lvs.iter().find(|lv| lv.name == short);
         found.ok_or_else(|| LvmError::NoVolume { group: self.name.clone(), name: name.to_owned() })

@@ -18,7 +18,7 @@ const MAX_AREAS: usize = 8;
 /// The size of the header of a metadata area, in bytes.
 const AREA_HEADER: u64 = 512;
 
-/// The checksum that LVM2 has everywhere: CRC-32 with a start value of its own and without the final inversion.
+/// LVM2's checksum: CRC-32 with its own start value and without the final inversion.
 fn checksum(data: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(!0xf597_a6cf);
     hasher.update(data);
@@ -41,7 +41,7 @@ impl PhysicalVolume {
     /// Reads a physical volume's label and metadata.
     ///
     /// # Errors
-    /// Where there is no label, or nothing behind it can be used.
+    /// If there is no label, or nothing after it is usable.
     pub fn read<S: ReadAt + ?Sized>(source: &S) -> Result<Self, LvmError> {
         let start = bytes(source, 0, 2048)?;
         let mut labels = start.chunks_exact(512).enumerate();

@@ -88,7 +88,7 @@ pub enum LvmError {
         /// The physical volume's UUID.
         uuid: String,
     },
-    /// A logical volume that does not lie within its physical volumes.
+    /// A logical volume that extends past its physical volumes.
     #[error("logical volume {name}: a segment ends past the physical volume {uuid} of {len} bytes")]
     OutOfBounds {
         /// The volume.

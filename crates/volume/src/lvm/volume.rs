@@ -70,7 +70,7 @@ impl LvmVolume {
         Ok(Self { volume: volume.clone(), sources })
     }
 
-    /// The longest run from `offset` that lies in one piece. What a plan maps reads with. `None` past the end.
+    /// The longest contiguous run from `offset`, for a plan's mapping. `None` past the end.
     pub fn map(&self, offset: u64) -> Option<MappedRun> {
         let at = self.volume.segments.partition_point(|segment| segment.start + segment.len <= offset);
         let segment = self.volume.segments.get(at)?;

@@ -51,7 +51,7 @@ fn explain(name: &str) -> &'static str {
         _ if name.starts_with("online-reencrypt") => ": it is being re-encrypted; finish or abort that first",
         "offline-reencrypt" => ": it is being re-encrypted offline; finish that first",
         _ if name.starts_with("hw-opal") || name == "opal" => {
-            ": the drive itself encrypts (OPAL), and only it can be asked to unlock"
+            ": the drive itself encrypts (OPAL), and only the drive can unlock it"
         }
         "inline-hw-tags" => ": integrity tags are in the sectors' own metadata, which is not supported",
         _ => ", which is not supported",
@@ -161,7 +161,7 @@ pub struct Keyslot {
     pub id: String,
     /// Bytes of the volume key.
     pub key_size: u32,
-    /// 0: only used when asked for by number. 1: normal. 2: tried first.
+    /// 0: only used when selected by number. 1: normal. 2: tried first.
     pub priority: u32,
     /// How a passphrase becomes its key.
     pub kdf: Kdf,
@@ -197,7 +197,7 @@ pub struct Segment {
     pub sector_size: u32,
 }
 
-/// What a volume key is checked by.
+/// How a volume key is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Digest {
@@ -259,7 +259,7 @@ impl Header {
         let (id, digest) = of_segment.ok_or(Luks2Error::Invalid {
             what: "segment",
             id: segment_id,
-            reason: "no digest says which key it has",
+            reason: "no digest covers its key",
         })?;
         Ok(Self { keyslots, other_keyslots, segment, digest: self::digest(id, digest)? })
     }

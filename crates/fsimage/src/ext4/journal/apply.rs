@@ -1,7 +1,7 @@
 //! Applies fast commits to what the whole transactions left, as the kernel's replay does.
 //!
-//! Three things are left as they were written, since the kernel sets them only when it mounts: the times of directories
-//! that got or lost names, the blocks that a directory grows by, and how many blocks an extent tree's nodes take.
+//! Three things are left as they are, since the kernel sets them only when it mounts: the times of directories that got
+//! or lost names, the blocks that a directory grows by, and how many blocks an extent tree's nodes take.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -161,7 +161,7 @@ impl Apply<'_> {
         } else if flags.contains(InodeFlags::INLINE_DATA) {
             raw[BLOCK..BLOCK_END].copy_from_slice(&new[BLOCK..BLOCK_END]);
         }
-        // An inode that does not parse now would be of no use to anybody.
+        // Fail if the inode no longer parses.
         self.parse(ino).map(|_| ())
     }
 
