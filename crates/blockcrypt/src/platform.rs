@@ -70,7 +70,7 @@ impl Platform {
         Self::ALL.into_iter().filter(move |&level| level <= top)
     }
 
-    /// The level that `POSTREAD_CPU` names, `None` where it is unset or empty.
+    /// The level that `POSTREAD_CPU` names, `None` if it is unset or empty.
     ///
     /// [`Platform::default`] ignores an unknown name, because a library has nowhere to report it; programs and tests
     /// call this to refuse it.

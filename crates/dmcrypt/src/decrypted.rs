@@ -32,7 +32,7 @@ impl Decrypted {
     /// The sectors from byte `offset` of the source on: `len` bytes, or all to its end, less a last part of a sector.
     ///
     /// # Errors
-    /// Where the source's length is not known, or it has fewer bytes than that ([`io::ErrorKind::UnexpectedEof`]).
+    /// If the source's length is not known, or it has fewer bytes than that ([`io::ErrorKind::UnexpectedEof`]).
     pub fn new(source: Arc<dyn ReadAt>, mapping: Arc<Mapping>, offset: u64, len: Option<u64>) -> io::Result<Self> {
         let rest = source.len()?.saturating_sub(offset);
         let len = len.unwrap_or(rest);

@@ -60,7 +60,7 @@ impl Mapping {
     /// A mapping of sectors of 512 bytes whose first has number 0.
     ///
     /// # Errors
-    /// Where the cipher does not take such a key.
+    /// If the cipher does not take such a key.
     pub fn new(spec: &CipherSpec, key: &[u8]) -> Result<Self, KeyError> {
         let count = spec.key_count.max(1) as usize;
         if !key.len().is_multiple_of(count) {
@@ -76,7 +76,7 @@ impl Mapping {
     /// numbers still count 512 bytes.
     ///
     /// # Errors
-    /// Where the size is not 512, 1024, 2048 or 4096.
+    /// If the size is not 512, 1024, 2048 or 4096.
     pub fn with_sector_size(mut self, size: u32) -> Result<Self, MappingError> {
         if !matches!(size, 512 | 1024 | 2048 | 4096) {
             return Err(MappingError::SectorSize { size: size.into() });
@@ -112,7 +112,7 @@ impl Mapping {
     /// Decrypts whole sectors in place. `sector` is the first one's number on the mapped device, counted in 512 bytes.
     ///
     /// # Errors
-    /// Where these are not whole sectors; then nothing was changed.
+    /// If these are not whole sectors; then nothing was changed.
     pub fn decrypt(&self, data: &mut [u8], sector: u64) -> Result<(), SectorError> {
         self.crypt::<false>(data, sector)
     }

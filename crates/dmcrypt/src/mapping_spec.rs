@@ -43,7 +43,7 @@ impl MappingSpec {
     /// The mapping with this key.
     ///
     /// # Errors
-    /// Where the cipher does not take such a key.
+    /// If the cipher does not take such a key.
     pub fn mapping(&self, key: &[u8]) -> Result<Mapping, MappingError> {
         let mapping = Mapping::new(&self.cipher, key)?.with_sector_size(self.sector_size)?;
         Ok(mapping.with_iv_large_sectors(self.iv_large_sectors).with_iv_offset(self.iv_offset))

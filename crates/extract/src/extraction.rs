@@ -116,7 +116,7 @@ impl<'a> Extraction<'a> {
     /// Opens the directory to extract into, and creates it if it does not exist.
     ///
     /// # Errors
-    /// Where it can't be opened, or another run is writing into it.
+    /// If it can't be opened, or another run is writing into it.
     pub fn open(dir: &Path, options: Options<'a>) -> Result<Self> {
         let top = Top::open(dir).map_err(|(path, error)| Error::caused_by(ErrorKind::Io, error).about(path))?;
         let owners = rustix::process::geteuid().is_root();

@@ -137,7 +137,7 @@ pub(crate) fn identity(found: &Stat) -> (u64, u64) {
 /// Locks a directory for one run at a time, as long as it is open.
 ///
 /// # Errors
-/// Where another run holds the lock.
+/// If another run holds the lock.
 pub fn lock(dir: BorrowedFd<'_>) -> io::Result<()> {
     match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => {
@@ -186,7 +186,7 @@ fn open_own_dir(from: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
     open_dir(dir.as_fd(), b".")
 }
 
-/// Opens a regular file for reading: no link is followed, no pipe or device waited for. `None` where it is another kind
+/// Opens a regular file for reading: no link is followed, no pipe or device waited for. `None` if it is another kind
 /// of file.
 ///
 /// # Errors
@@ -202,7 +202,7 @@ pub fn open_file(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<File>> {
     Ok(file.metadata()?.is_file().then_some(file))
 }
 
-/// What is at a name, links not followed; nothing where there is nothing.
+/// What is at a name, links not followed; nothing if there is nothing.
 pub(crate) fn stat(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<Stat>> {
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => Ok(Some(found)),

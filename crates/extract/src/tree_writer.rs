@@ -127,7 +127,7 @@ impl<'a> TreeWriter<'a> {
         Ok(self.open.open(&self.extraction.directories(), dir)?)
     }
 
-    /// A directory. `None` where it can't be created, so that nothing within it can be; that is reported.
+    /// A directory. `None` if it can't be created, so that nothing within it can be; that is reported.
     pub fn directory(&mut self, at: At<'_>, key: u64) -> Option<DirId> {
         let made = self.place(at.dir).and_then(|place| place.directory(at.name()));
         let before = match made {

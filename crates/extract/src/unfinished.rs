@@ -140,7 +140,7 @@ impl WholeFiles {
     /// In an open directory.
     ///
     /// # Errors
-    /// Where it can't be listed.
+    /// If it can't be listed.
     pub fn new(dir: OwnedFd) -> io::Result<Self> {
         let before = Arc::new(Listing::of(dir.as_fd())?);
         Ok(Self(Arc::new(Place { fd: dir, before })))
@@ -169,7 +169,7 @@ impl WholeFile {
     /// Gives it its name, in the place of what was there before.
     ///
     /// # Errors
-    /// Where something came to that name since the directory was opened, or a directory is in the way.
+    /// If something came to that name since the directory was opened, or a directory is in the way.
     pub fn finish(self, name: &[u8]) -> io::Result<()> {
         match self.0.finish(name) {
             Ok(_) => Ok(()),

@@ -230,7 +230,7 @@ impl ToolPolicy {
         self.wrapped.iter().map(|(protector, _)| protector.as_str())
     }
 
-    /// The master key, by the key of one of its protectors; `None` where that is not one of them.
+    /// The master key, by the key of one of its protectors; `None` if that is not one of them.
     pub fn master_key(&self, protector: &ProtectorKey) -> Option<Result<Zeroizing<Vec<u8>>, ToolError>> {
         let (name, wrapped) = self.wrapped.iter().find(|(name, _)| *name == protector.descriptor)?;
         let key: Option<&[u8; 32]> = protector.key.as_slice().try_into().ok();
@@ -258,7 +258,7 @@ impl WrappedKey {
         Ok(wrapped)
     }
 
-    /// The key within; `None` where the authentication code shows that the wrapping key is wrong.
+    /// The key within; `None` if the authentication code shows that the wrapping key is wrong.
     fn unwrap_with(&self, wrapping: &[u8; 32]) -> Option<Zeroizing<Vec<u8>>> {
         let mut stretched = Zeroizing::new([0; 64]);
         Hkdf::<Sha256>::new(None, wrapping).expand(&[], &mut stretched[..]).expect("64 bytes are within HKDF's limit");

@@ -43,7 +43,7 @@ pub struct NoKeyName {
 }
 
 impl NoKeyName {
-    /// Parses a no-key name; `None` where the text is none.
+    /// Parses a no-key name; `None` if the text is none.
     pub fn parse(name: &str) -> Option<NoKeyName> {
         let bytes = from_base64url(name)?;
         // Shorter than the hashes and one byte, or longer than all fields: no such name can exist.

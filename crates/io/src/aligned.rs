@@ -22,7 +22,7 @@ impl AlignedBytes {
     /// Allocates `len` zero bytes, rounded up to [`ALIGN`] and at least that much.
     ///
     /// # Panics
-    /// Where that is more than half the address space, as `Vec` does.
+    /// If that is more than half the address space, as `Vec` does.
     pub(crate) fn zeroed(len: usize) -> Self {
         let Some(len) = len.max(1).checked_next_multiple_of(ALIGN) else { Self::too_large(len) };
         let Some(layout) = Self::layout(len) else { Self::too_large(len) };

@@ -87,7 +87,7 @@ impl Buf {
     /// A buffer of `len` bytes. Not counted in any budget; [`Buf::charge`] attaches a permit.
     ///
     /// # Panics
-    /// Where `len` is more than half the address space, as `Vec` does.
+    /// If `len` is more than half the address space, as `Vec` does.
     pub fn new(len: usize) -> Self {
         let memory = match class_of(len) {
             Some(class) => {

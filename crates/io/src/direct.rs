@@ -45,7 +45,7 @@ impl ReadAt for DirectFile {
 /// Opens a file for reads that bypass the page cache, with the alignment that its bios need.
 ///
 /// # Errors
-/// Where the file can't be opened, or its file system has no `O_DIRECT` (`EINVAL`).
+/// If the file can't be opened, or its file system has no `O_DIRECT` (`EINVAL`).
 pub fn open_direct(path: impl AsRef<Path>) -> io::Result<(File, u32)> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     Ok((file, DirectFile::ALIGN))

@@ -27,7 +27,7 @@ impl FilePool {
     /// Rings if available, else threads; [`FilePool::Pread`] has the reason.
     ///
     /// # Errors
-    /// Where threads can't be started either.
+    /// If threads can't be started either.
     pub fn uring_or_pread() -> io::Result<Self> {
         match UringPool::new(UringConfig::new()) {
             Ok(pool) => Ok(Self::Uring(pool)),
@@ -38,7 +38,7 @@ impl FilePool {
     /// Threads.
     ///
     /// # Errors
-    /// Where they can't be started.
+    /// If they can't be started.
     pub fn pread() -> io::Result<Self> {
         Ok(Self::Pread { pool: PreadPool::new(PreadConfig::new())?, refused: None })
     }

@@ -32,7 +32,7 @@ impl<T> Lanes<T> {
         remove(&mut self.demand, id).or_else(|| remove(&mut self.ahead, id))
     }
 
-    /// Turns read-ahead into demand. False where it is not read-ahead, or no longer waits.
+    /// Turns read-ahead into demand. False if it is not read-ahead, or no longer waits.
     pub(crate) fn raise(&mut self, id: u64) -> bool {
         let item = remove(&mut self.ahead, id);
         item.map(|item| self.demand.push_back((id, item))).is_some()

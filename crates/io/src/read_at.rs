@@ -8,7 +8,7 @@ pub trait ReadAt: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// True where there are no bytes at all.
+    /// True if there are no bytes at all.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }

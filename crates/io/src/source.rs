@@ -15,7 +15,7 @@ pub trait Source: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// True where there are no bytes at all.
+    /// True if there are no bytes at all.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -34,7 +34,7 @@ pub trait Source: Send + Sync {
     /// running or has ended.
     fn cancel(&self, id: BioId) -> bool;
 
-    /// Makes a queued read-ahead bio a demand one. False where it is not queued.
+    /// Makes a queued read-ahead bio a demand one. False if it is not queued.
     fn raise(&self, id: BioId) -> bool {
         let _ = id;
         false

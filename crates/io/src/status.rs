@@ -249,7 +249,7 @@ impl Statuses {
         Self { bad: Vec::new() }
     }
 
-    /// True where no range failed.
+    /// True if no range failed.
     pub fn is_good(&self) -> bool {
         self.bad.is_empty()
     }

@@ -92,7 +92,7 @@ pub struct AppSummary {
     pub read_bytes: u64,
     /// Reading threads.
     pub threads: usize,
-    /// Threads that compute beside them.
+    /// Threads that compute at the same time.
     pub foreground_threads: u32,
 }
 

@@ -73,7 +73,8 @@ impl FileKey {
         let master: [u8; 64] = std::array::from_fn(|i| i as u8);
         let (contents, names, platform) = match cipher {
             Cipher::SpeckXts => {
-                // Speck's time had no better derivation to test than any other: a key a file, both halves its own.
+                // Speck's time had no better derivation to test than any other: one key per file, with both halves its
+                // own.
                 let mut key = master;
                 key.iter_mut().zip(nonce.iter().cycle()).for_each(|(key, nonce)| *key ^= nonce);
                 return SpeckXts::new(&key).map(|key| FileKey::Speck(Arc::new(key))).map_err(|e| engine(&e));

@@ -3,14 +3,14 @@
 use std::io;
 use std::path::PathBuf;
 
-/// What stopped an experiment. Figures are never made up for what could not be measured.
+/// What stopped an experiment. Nothing is reported that was not measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
     /// The system refused something.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// What failed.
         what: String,
         /// Why not.
         source: io::Error,

@@ -7,7 +7,7 @@ use crate::workload::{App, READ_LEN_MAX, Read, WorkloadFile};
 /// What happened to a file's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A fault of a mapped file met a page that was not mapped.
+    /// A fault on a page of a mapped file.
     Fault,
     /// `read` and its like looked pages up.
     Get,
@@ -26,9 +26,9 @@ pub struct Event {
     pub kind: Kind,
     /// Device and inode number.
     pub file: (u32, u32, u64),
-    /// First byte and the byte behind the last, multiples of 4096.
+    /// First byte and the byte after the last, multiples of 4096.
     pub start: u64,
-    /// The byte behind the last.
+    /// The byte after the last.
     pub end: u64,
 }
 
@@ -45,7 +45,7 @@ fn event(line: &str) -> Option<Event> {
     let (seconds, fraction) = stamp.split_once('.')?;
     let micros: u64 = fraction.get(..6)?.parse().ok()?;
     let time_ns = seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros)?.checked_mul(1000)?;
-    // The command may hold spaces and dashes; the thread's number is behind the last dash before the CPU.
+    // The command may hold spaces and dashes; the thread's number follows the last dash before the CPU.
     let tid = before.split_once(" [")?.0.trim_end().rsplit_once('-')?.1.parse().ok()?;
     let kind = match name {
         "fault" => Kind::Fault,
@@ -135,7 +135,7 @@ pub fn to_app(name: &str, events: &[Event], files: &HashMap<(u32, u32, u64), Wor
         if app.threads.len() <= thread {
             app.threads.resize(thread + 1, Vec::new());
         }
-        // A longer one in pieces, one right behind the other.
+        // A longer one in consecutive pieces.
         let mut at = 0;
         while at < len {
             let piece = READ_LEN_MAX.min(len - at);

@@ -1,4 +1,4 @@
-//! Reports as one page that needs nothing else: effects beside the patches' own, distributions, ledgers and one bio's way.
+//! Reports as one self-contained page: effects next to the patches' own, distributions, ledgers and one bio's path.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
 //! One more run of an arm, not for its times but for its ledger: what items waited for.
 //!
-//! The engine's record of each bio is merged with the scheduler's events where tracefs is at hand (root); else the split
-//! comes from the records and the workers' counters, and the report names what they cannot separate.
+//! The engine's record of each bio is merged with the scheduler's events where tracefs is available (root); else the
+//! split comes from the records and the workers' counters, and the report names what they cannot separate.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ impl BioObserver for Collector {
 /// The ledger of an arm.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArmLedger {
-    /// From scheduler events; null where tracefs is not at hand.
+    /// From scheduler events; null where tracefs is not available.
     pub traced: Option<Totals>,
     /// Why not.
     pub not_traced: Option<String>,

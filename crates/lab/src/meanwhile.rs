@@ -34,7 +34,7 @@ pub(crate) struct Quiet {
 }
 
 impl Quiet {
-    /// For an experiment of so many runs: a quarter as many again.
+    /// For an experiment of this many runs: up to a quarter as many repetitions.
     pub(crate) fn new(runs: usize) -> Quiet {
         Quiet { left: runs / 4, repeated: 0, disturbed: 0, steal_ms: 0.0, others: Vec::new() }
     }
@@ -88,7 +88,7 @@ pub struct Disturbances {
     pub other_cpu_percent: f64,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Disturbance {
     /// Time that the hypervisor took, in milliseconds.

@@ -1,4 +1,5 @@
-//! This machine's own fscrypt, beside postread's queues: the same tree in an encrypted directory of an ext4 image.
+//! This machine's own fscrypt, compared with postread's queues: the same tree in an encrypted directory of an ext4
+//! image.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -38,7 +39,7 @@ pub struct OwnGroup {
     pub rounds_mb_per_s: Vec<f64>,
 }
 
-/// Measures it, or says why not: it needs root, a loop device, ext4 with encryption, `mkfs.ext4` and `xfs_io`.
+/// Measures it, or reports why not: it needs root, a loop device, ext4 with encryption, `mkfs.ext4` and `xfs_io`.
 pub(crate) fn run(dir: &Path, program: &Path, tree: &App, rounds: usize, jobs: usize) -> OwnFscrypt {
     if !rustix::process::geteuid().is_root() {
         return OwnFscrypt { not_measured: Some("it needs root".into()), ..OwnFscrypt::default() };

@@ -135,7 +135,7 @@ pub(crate) fn source(
 ) -> Result<Arc<dyn Source>, LabError> {
     let mut options = PreadOptions::default();
     options.completion_cpu = cpu;
-    // What the kernel has read ahead would complete on the submitting CPU, whatever was asked for.
+    // Pages that the kernel has read ahead would complete on the submitting CPU, regardless of the setting.
     options.inline_resident = cpu == CompletionCpu::Submitter;
     let mut open = OpenOptions::new();
     open.read(true);
@@ -143,7 +143,7 @@ pub(crate) fn source(
         open.custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32);
         options.align = 4096;
     }
-    // A description of its own, with flags of its own, of a file without a name.
+    // A separate file description, with its own flags, of a file without a name.
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let file = open.open(path).tried(|| "opening a file of the workload".into())?;
     Ok(Arc::new(pool.file(file, options)))

@@ -1,4 +1,4 @@
-//! One start of an app: its threads read, think and compute, beside others that compute.
+//! One start of an app: its threads read, think and compute while others compute.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -124,7 +124,7 @@ impl Gate {
 struct Starting<'a>(&'a Gate);
 
 impl Starting<'_> {
-    /// Opens the gate once `threads` wait at it, and tells when that was.
+    /// Opens the gate once `threads` wait at it, and returns when that was.
     fn open(self, threads: usize) -> Instant {
         let mut state = self.0.lock();
         while state.0 < threads {
@@ -163,7 +163,7 @@ pub(crate) fn think(us: u64, compute_permille: u32) {
 mod tests {
     use super::*;
 
-    /// Two threads wait at a gate while `start` deals with it; what they were told.
+    /// Two threads wait at a gate while `start` handles it. Returns their results.
     fn told(start: impl FnOnce(Starting<'_>)) -> [bool; 2] {
         let gate = Gate::default();
         std::thread::scope(|scope| {

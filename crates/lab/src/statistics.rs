@@ -91,7 +91,7 @@ fn of_logs(logs: &[f64]) -> Option<Effect> {
     })
 }
 
-/// Where the centre of a distribution lies.
+/// The centre of a distribution.
 struct Located {
     median: f64,
     low: f64,

@@ -59,7 +59,7 @@ pub fn grouped(value: f64) -> String {
     if value < -0.5 { format!("-{out}") } else { out }
 }
 
-/// What this machine cannot show, beside the figures.
+/// What this machine cannot show, printed with the figures.
 pub fn limits() -> String {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let mut text = format!(
@@ -198,7 +198,7 @@ fn titles(rows: &[&[&str]]) -> Vec<Vec<String>> {
     rows.iter().map(|row| row.iter().map(ToString::to_string).collect()).collect()
 }
 
-/// The scheduler latency and the CPU time of every class of threads, beside each other and summed.
+/// The scheduler latency and the CPU time of every class of threads, side by side and summed.
 fn thread_cells(measured: &Measured) -> Vec<String> {
     let figure = |name: &str| grouped(measured.figure(name));
     ["workers", "completers", "readers", "foreground", "all_threads"]

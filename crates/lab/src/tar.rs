@@ -92,7 +92,7 @@ pub struct Group {
     pub arms: Vec<ArmReport<Measured>>,
 }
 
-/// The tree under one cipher: one file without a name holds all of it, each file from a block of its own on.
+/// The tree under one cipher: one file without a name holds all of it, each file starts at a new block.
 struct Encrypted {
     volume: File,
     /// First byte of each file.
@@ -154,7 +154,7 @@ impl Encrypted {
     }
 }
 
-/// Archives the tree with `jobs` jobs that take one file after the other, each into an archive of its own.
+/// Archives the tree with `jobs` jobs that take one file after the other, each into a separate archive.
 fn archive<W: Write + Send>(
     tree: &App,
     plans: &[Plan],
@@ -190,7 +190,7 @@ fn archive<W: Write + Send>(
     };
     let finished = std::thread::scope(|scope| {
         let start = |_| std::thread::Builder::new().spawn_scoped(scope, job);
-        // Fewer jobs than asked for would be another experiment.
+        // Fewer jobs than requested would be another experiment.
         let started = (0..jobs).map(start).collect::<std::io::Result<Vec<_>>>();
         let threads = started.tried(|| "starting the archiving threads".into()).inspect_err(|_| {
             // Those that were started find nothing more to do.

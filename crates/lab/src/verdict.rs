@@ -22,14 +22,14 @@ pub struct Question<'a> {
     pub higher_is_better: bool,
     /// What the better arm is called: `faster`, `less`.
     pub better: &'a str,
-    /// What identical arms differ by, in percent: see [`noise_floor`].
+    /// The difference between identical arms, in percent: see [`noise_floor`].
     pub noise_floor_percent: Option<f64>,
 }
 
 /// The answer to a question.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// What was asked.
+    /// The question.
     pub question: String,
     /// The second arm's value relative to the first one's; null where it could not be measured.
     pub effect: Option<Effect>,
@@ -51,7 +51,7 @@ impl Verdict {
     }
 }
 
-/// What two identical arms differ by at most, in percent: the end of their interval that is farther from zero.
+/// The largest difference between two identical arms, in percent: the end of their interval that is farther from zero.
 pub fn noise_floor(twin: &[f64], other: &[f64]) -> Option<f64> {
     effect(twin, other).map(|effect| effect.low_percent.abs().max(effect.high_percent.abs()))
 }
@@ -123,7 +123,7 @@ mod tests {
         let swapped =
             Question { first: ("bound", &bound), second: ("unbound", &unbound), ..question(&[], &[], Some(1.0)) };
         assert_eq!(verdicts(&[swapped])[0].answer, "bound faster");
-        // The same effect is nothing where identical arms differ by more.
+        // The same effect is nothing if identical arms differ by more.
         assert_eq!(verdicts(&[question(&unbound, &bound, Some(15.0))])[0].answer, "inconclusive: run longer");
         // Too few rounds for any effect to be significant.
         assert_eq!(verdicts(&[question(&unbound[..4], &bound[..4], None)])[0].answer, "inconclusive: run longer");

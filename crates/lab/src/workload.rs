@@ -59,7 +59,7 @@ pub struct App {
     pub foreground_permille: u32,
     /// Its files.
     pub files: Vec<WorkloadFile>,
-    /// Its reads, a list a thread.
+    /// Its reads, one list per thread.
     pub threads: Vec<Vec<Read>>,
 }
 
@@ -207,7 +207,7 @@ impl Parser {
 }
 
 fn number(text: &str) -> Result<u64, &'static str> {
-    // `u64::from_str` takes a plus sign, which nobody writes.
+    // `u64::from_str` accepts a plus sign, which the format does not have.
     if text.starts_with('+') { Err("not a number") } else { text.parse().map_err(|_| "not a number") }
 }
 

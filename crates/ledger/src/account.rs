@@ -1,4 +1,4 @@
-//! Each nanosecond of each item to the first state that fits.
+//! Assigns each nanosecond of each item to the first state that fits.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ pub struct Inside {
     pub blocked_ns: u64,
 }
 
-/// From an item's end until the tasks run that it woke.
+/// From an item's end until the tasks that it woke run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Delivery {
     /// Tasks that it woke.
@@ -71,9 +71,9 @@ pub struct ItemAccount {
 /// The account of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// The items that were asked for, in the order in which they ended.
+    /// The requested items, in the order in which they ended.
     pub items: Vec<ItemAccount>,
-    /// Items that were asked for and whose queueing, start or end lies outside of the trace. They are in no sum.
+    /// Requested items whose queueing, start or end is outside the trace. They are not in any sum.
     pub censored: u64,
     /// Events that the recorder lost.
     pub lost_events: u64,
@@ -88,9 +88,9 @@ pub struct Ledger {
 /// A time for each class of threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClassTimes {
-    /// Workers, of whichever queue.
+    /// Workers, of any queue.
     pub workers: u64,
-    /// Threads that complete I/O. Interrupts are no threads, and not in it.
+    /// Threads that complete I/O. Interrupts are not threads, and not included.
     pub completers: u64,
     /// Programs.
     pub apps: u64,
@@ -232,7 +232,7 @@ struct Books<'a> {
     workers: &'a [Pid],
 }
 
-/// What a worker is up to.
+/// What a worker is doing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Doing {
     executing: bool,

@@ -1,4 +1,4 @@
-//! Events, whatever recorded them.
+//! Events, independent of the recorder.
 
 use std::collections::HashMap;
 
@@ -121,7 +121,7 @@ pub struct Trace {
 /// What kind of task a waiting worker finds on its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Nobody.
+    /// The idle task.
     Idle,
     /// A worker of a workqueue.
     Worker,

@@ -19,7 +19,7 @@ pub(crate) struct Item {
     pub(crate) worker: Pid,
 }
 
-/// A time during which a worker executed an item, of whichever function.
+/// A time during which a worker executed an item, of any function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Execution {
     pub(crate) from: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Items {
     pub(crate) items: Vec<Item>,
     /// Of each worker, in order of time.
     pub(crate) executions: HashMap<Pid, Vec<Execution>>,
-    /// Items whose queueing, start or end lies outside of the trace.
+    /// Items whose queueing, start or end is outside the trace.
     pub(crate) censored: HashMap<u32, u64>,
 }
 

@@ -30,7 +30,7 @@ pub enum Part {
     BehindKernel,
     /// P5: an interrupt is handled there.
     BehindInterrupt,
-    /// P6: the queuer or the worker executes what lies between queueing and start: dispatch and locks.
+    /// P6: the queuer or the worker executes code between queueing and start: dispatch and locks.
     Dispatch,
     /// No state fits.
     Unexplained,
@@ -128,7 +128,7 @@ impl Parts {
         parts.iter().map(|part| self.get(*part)).sum()
     }
 
-    /// The largest part; `None` where nothing waited.
+    /// The largest part; `None` if nothing waited.
     pub fn dominant(&self) -> Option<Part> {
         Part::ALL.into_iter().max_by_key(|part| self.get(*part)).filter(|part| self.get(*part) > 0)
     }

@@ -1,4 +1,4 @@
-//! The ledger without trace events: what stamps of items and the workers' `schedstat` counters tell.
+//! The ledger without trace events, from stamps of items and the workers' `schedstat` counters.
 
 use serde::Serialize;
 

@@ -10,7 +10,7 @@ pub fn parse(text: &str) -> Trace {
         if let Some(lost) = lost(line) {
             trace.lost += lost;
         } else {
-            // Whatever else a trace has in it.
+            // Skips everything else in a trace.
             let _ = event(line, &mut trace);
         }
     }

@@ -182,7 +182,7 @@ impl Timeline {
         self.tasks.get(&pid)
     }
 
-    /// Who occupied a CPU within a range of time, each with its own range. Before the first event of a CPU nobody knows.
+    /// Who occupied a CPU within a range of time, each with its own range. Unknown before the first event of a CPU.
     pub(crate) fn occupants(&self, cpu: u32, from: u64, to: u64) -> Vec<(u64, u64, Option<Occupant>)> {
         let list = self.cpus.get(&cpu).map_or(&[][..], Vec::as_slice);
         let first = list.partition_point(|occupant| occupant.from <= from);

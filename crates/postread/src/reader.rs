@@ -54,7 +54,7 @@ impl FileReader {
     /// a good prefix is bad.
     ///
     /// # Errors
-    /// Where the block at `offset` itself is bad.
+    /// If the block at `offset` itself is bad.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, ReadError> {
         let mut done = 0;
         while done < buf.len() {
@@ -84,7 +84,7 @@ impl FileReader {
     /// Where `max` is less than what the bio holds, the bytes are copied out and the rest is kept for the next read.
     ///
     /// # Errors
-    /// Where the block at `offset` is bad.
+    /// If the block at `offset` is bad.
     pub fn lend(&self, offset: u64, max: usize) -> Result<Option<Chunk>, ReadError> {
         if max == 0 {
             return Ok(None);

@@ -137,12 +137,12 @@ impl BioMut<'_> {
         self.statuses
     }
 
-    /// True where no byte of `range` (from the bio's start) has failed.
+    /// True if no byte of `range` (from the bio's start) has failed.
     pub fn is_good(&self, range: Range<usize>) -> bool {
         self.statuses.first_bad(range).is_none()
     }
 
-    /// True where all of `range` lies in holes: it reads as zeros, and is not ciphertext of anything.
+    /// True if all of `range` lies in holes: it reads as zeros, and is not ciphertext of anything.
     pub fn is_hole(&self, range: Range<usize>) -> bool {
         let mut at = range.start;
         for hole in self.holes.iter().filter(|h| h.end > range.start && h.start < range.end) {

@@ -50,7 +50,7 @@ impl TrustedDigests {
     /// Reads a list as `fsverity digest` prints it: `ALG:HEX PATH` on each line, with the path in the image.
     ///
     /// # Errors
-    /// Where a line is malformed, or a path is listed with two digests.
+    /// If a line is malformed, or a path is listed with two digests.
     pub fn from_list(mut list: impl BufRead) -> Result<Self> {
         let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
         let mut by_path = Vec::new();

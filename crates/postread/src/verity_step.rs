@@ -107,7 +107,7 @@ impl VerityLayer {
     /// Puts `data` (decrypted as far as its steps go) under the tree of `blocks`.
     ///
     /// # Errors
-    /// Where the plan's length is not the descriptor's.
+    /// If the plan's length is not the descriptor's.
     pub fn protect(&self, data: Plan, blocks: Arc<HashBlocks>) -> Result<Plan, LayerError> {
         let wanted = self.verifier.geometry().data_size();
         if data.len() != wanted {

@@ -101,7 +101,7 @@ impl<'a> Saved<'a> {
     /// Opens the save in `dir`, to be restored with these keys.
     ///
     /// # Errors
-    /// Where the manifest can't be read, or is not complete (with `keep_going` that is reported later).
+    /// If the manifest can't be read, or is not complete (with `keep_going` that is reported later).
     pub fn open(dir: &Path, keys: &'a Keyring, options: RestoreOptions) -> Result<Self> {
         let path = dir.join(MANIFEST);
         let mut manifest = BufReader::new(open_regular(&path)?.0);
@@ -123,7 +123,7 @@ impl<'a> Saved<'a> {
     /// Restores everything that the keys unlock.
     ///
     /// # Errors
-    /// Where the manifest can't be opened again.
+    /// If the manifest can't be opened again.
     pub fn restore(mut self, extraction: Extraction<'_>, events: &dyn Events) -> Result<Counts> {
         let manifest = Mutex::new(BufReader::new(open_regular(&self.dir.join(MANIFEST))?.0));
         let lines = Lines { manifest, block_size: self.header.block_size };

@@ -85,7 +85,7 @@ struct Saver<'a, W: Write> {
 /// lead there. Contents that an earlier run saved are kept if they still match the image.
 ///
 /// # Errors
-/// Where `dir` can't be written, or holds another save.
+/// If `dir` can't be written, or holds another save.
 pub fn save(image: &Image, root: &Inode, dir: &Path, events: &dyn Events) -> Result<SavedCounts> {
     if !root.is_dir() {
         return Err(ImageError::WrongKind { ino: root.ino, wanted: "directory" }.into());

@@ -228,7 +228,7 @@ pub fn read_all_metadata(file: &File, kind: Metadata, limit: usize) -> Result<Ve
     }
 }
 
-/// Is verity on, by `statx(2)`? `None` where the file system does not report it.
+/// Is verity on, by `statx(2)`? `None` if the file system does not report it.
 pub fn is_verity(file: &File) -> io::Result<Option<bool>> {
     let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
     let told = stat.stx_attributes_mask.contains(StatxAttributes::VERITY);

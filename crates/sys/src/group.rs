@@ -13,9 +13,9 @@ use crate::quota::{self, Cgroup};
 /// The group that a process is scheduled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedGroup {
-    /// The cgroup under the `cpu` controller, `/` for its root; `None` where no such controller is mounted.
+    /// The cgroup under the `cpu` controller, `/` for its root; `None` if no such controller is mounted.
     pub cgroup: Option<String>,
-    /// The session's autogroup, by number; `None` where the kernel has none or has it turned off.
+    /// The session's autogroup, by number; `None` if the kernel has none or has it turned off.
     pub autogroup: Option<Autogroup>,
 }
 

@@ -16,7 +16,7 @@ impl Termination {
     /// Catches them. A program makes one.
     ///
     /// # Errors
-    /// Where no pipe can be made.
+    /// If no pipe can be made.
     pub fn catch() -> io::Result<Self> {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         signal::to_pipe(&SIGNALS, write)?;
@@ -26,7 +26,7 @@ impl Termination {
     /// Waits for the next one, and returns its number.
     ///
     /// # Errors
-    /// Where the pipe can't be read.
+    /// If the pipe can't be read.
     pub fn wait(&mut self) -> io::Result<i32> {
         let mut byte = [0];
         self.0.read_exact(&mut byte)?;

@@ -40,7 +40,7 @@ pub struct GptHeader {
 }
 
 impl GptHeader {
-    /// Parses the sector of a header; nothing where it holds none or its checksum is wrong.
+    /// Parses the sector of a header; nothing if it holds none or its checksum is wrong.
     pub fn parse(sector: &[u8]) -> Option<Self> {
         if sector.len() < 512 || &sector[..8] != SIGNATURE {
             return None;
@@ -66,7 +66,7 @@ impl GptHeader {
         })
     }
 
-    /// Parses the array of entries; nothing where its checksum is wrong. Entries out of range are left out.
+    /// Parses the array of entries; nothing if its checksum is wrong. Entries out of range are left out.
     pub fn parse_entries(&self, bytes: &[u8], sector_size: u32) -> Option<Vec<Part>> {
         let len = self.entries_len()?;
         let bytes = bytes.get(..len)?;

@@ -124,7 +124,7 @@ impl Magic {
     }
 }
 
-/// What `source` holds; `None` where no magic number is known. File systems come before partition tables, since a boot
+/// What `source` holds; `None` if no magic number is known. File systems come before partition tables, since a boot
 /// sector may precede a file system.
 pub fn detect<S: ReadAt + ?Sized>(source: &S) -> io::Result<Option<Magic>> {
     let mut start = vec![0; 8192];

@@ -37,7 +37,7 @@ impl MbrEntry {
     }
 }
 
-/// Parses a boot record's 512 bytes. `None` where it is not one: the signature is missing, or a boot flag that is
+/// Parses a boot record's 512 bytes. `None` if it is not one: the signature is missing, or a boot flag that is
 /// neither 0 nor 0x80 shows that it is a file system's boot sector.
 pub fn parse(sector: &[u8]) -> Option<[MbrEntry; 4]> {
     if sector.len() < 512 || le16(sector, 510) != 0xaa55 {
@@ -54,7 +54,7 @@ pub fn parse(sector: &[u8]) -> Option<[MbrEntry; 4]> {
     }))
 }
 
-/// Reads an MBR and its logical partitions. `None` where there is none.
+/// Reads an MBR and its logical partitions. `None` if there is none.
 pub fn read<S: ReadAt + ?Sized>(source: &S) -> Result<Option<Table>, Error> {
     let Some(entries) = parse(&bytes(source, 0, 512)?) else { return Ok(None) };
     let mut parts = Vec::new();

@@ -195,7 +195,7 @@ impl SparseImage {
     /// Opens the pieces of a split image, in any order.
     ///
     /// # Errors
-    /// Where a piece is of another image, or two of them hold the same block.
+    /// If a piece is of another image, or two of them hold the same block.
     pub fn open_pieces(pieces: Vec<Arc<dyn ReadAt>>) -> Result<Self, Error> {
         let mut runs = Vec::new();
         let mut checksums = Vec::new();
@@ -278,7 +278,7 @@ impl SparseImage {
     }
 
     /// The longest run from `offset` of the expanded image that is stored in one place: the piece and its first byte
-    /// there (`None` where it is not stored), and its length. For a plan's mapping.
+    /// there (`None` if it is not stored), and its length. For a plan's mapping.
     pub fn map(&self, offset: u64) -> (Option<(usize, u64)>, u64) {
         let (data, len) = self.run_at(offset);
         match data {

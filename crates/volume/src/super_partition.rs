@@ -93,7 +93,7 @@ impl Geometry {
     /// Parses a geometry and checks its checksum.
     ///
     /// # Errors
-    /// Where it is not one.
+    /// If it is not one.
     pub fn parse(block: &[u8], offset: u64) -> Result<Self, SuperError> {
         let corrupt = |reason| SuperError::Corrupt { what: "geometry", offset, reason };
         let Some(fields) = block.get(..GEOMETRY_LEN).filter(|block| le32(block, 0) == GEOMETRY_MAGIC) else {
@@ -195,7 +195,7 @@ pub struct Metadata {
 /// Reads the metadata of a slot (0 is the first), from its second copy where the first is damaged.
 ///
 /// # Errors
-/// Where there is none that can be used.
+/// If there is none that can be used.
 pub fn read<S: ReadAt + ?Sized>(source: &S, slot: u32) -> Result<Metadata, SuperError> {
     let mut geometry = Err(SuperError::NotSuper);
     for offset in [GEOMETRY_OFFSET, GEOMETRY_OFFSET + GEOMETRY_BLOCK] {
@@ -243,7 +243,7 @@ impl Metadata {
     /// Parses metadata and checks its checksums. `offset` is where it was found, for errors.
     ///
     /// # Errors
-    /// Where it contradicts the format.
+    /// If it contradicts the format.
     pub fn parse(all: &[u8], offset: u64) -> Result<Self, SuperError> {
         let corrupt = |reason| SuperError::Corrupt { what: "metadata", offset, reason };
         if all.len() < 128 || le32(all, 0) != HEADER_MAGIC {
@@ -289,7 +289,7 @@ impl Metadata {
     /// The logical partition of this name.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If there is none.
     pub fn partition(&self, name: &str) -> Result<&LogicalPartition, SuperError> {
         let found = self.partitions.iter().find(|partition| partition.name == name);
         found.ok_or_else(|| SuperError::NoPartition { name: name.to_owned() })
@@ -337,7 +337,7 @@ impl SuperVolume {
     /// Opens a logical partition of the super partition `source`.
     ///
     /// # Errors
-    /// Where there is none of that name, or it extends past the source.
+    /// If there is none of that name, or it extends past the source.
     pub fn open(source: Arc<dyn ReadAt>, metadata: &Metadata, name: &str) -> Result<Self, SuperError> {
         let partition = metadata.partition(name)?;
         let source_len = source.len().map_err(SuperError::Len)?;
@@ -356,7 +356,7 @@ impl SuperVolume {
         Ok(Self { source, extents })
     }
 
-    /// The longest run from `offset` in one piece: its first byte in the super partition (nothing where it reads as
+    /// The longest run from `offset` in one piece: its first byte in the super partition (nothing if it reads as
     /// zeros) and its length; nothing past the end. For a plan's mapping.
     pub fn map(&self, offset: u64) -> Option<(Option<u64>, u64)> {
         let at = self.extents.partition_point(|extent| extent.start + extent.len <= offset);

@@ -69,7 +69,7 @@ macro_rules! at_level {
 }
 
 impl X86Key {
-    /// Expands a key for the best level that `platform` allows and this CPU has; `None` where that is portable code.
+    /// Expands a key for the best level that `platform` allows and this CPU has; `None` if that is portable code.
     pub(super) fn new(key: &[u8], platform: Platform) -> Option<Self> {
         let level = match platform.or_detected() {
             Platform::Portable => return None,
@@ -130,7 +130,7 @@ impl X86Key {
         }
     }
 
-    /// The flights of a unit, `None` where it does not consist of whole ones.
+    /// The flights of a unit, `None` if it does not consist of whole ones.
     fn flights(&self, units: &[u8], unit_size: usize, count: usize) -> Option<usize> {
         assert_eq!(units.len(), unit_size * count);
         let flight = 16 * self.flight();

@@ -22,7 +22,7 @@ pub(crate) struct Powers(Box<PowersInMemory>);
 struct PowersInMemory([Block; GROUP]);
 
 impl Powers {
-    /// The powers of a hash key; `None` where `platform` or the CPU does not allow it.
+    /// The powers of a hash key; `None` if `platform` or the CPU does not allow it.
     pub(super) fn new(key: &Block, platform: Platform) -> Option<Self> {
         if platform.or_detected() < Platform::AesNi {
             return None;

@@ -9,7 +9,7 @@ use crate::hash::HashAlg;
 /// Merges the stripes of a key of `len` bytes. The material may be longer than the stripes.
 ///
 /// # Panics
-/// Where it is shorter, or there are no stripes.
+/// If it is shorter, or there are no stripes.
 pub(super) fn merge(material: &[u8], len: usize, stripes: usize, hash: HashAlg) -> Zeroizing<Vec<u8>> {
     assert!(stripes > 0 && material.len() >= len * stripes, "{} bytes in {stripes} stripes of {len}", material.len());
     let mut key = Zeroizing::new(vec![0; len]);

@@ -127,7 +127,7 @@ pub enum Luks {
 pub struct Data {
     /// The first byte.
     pub offset: u64,
-    /// The number of bytes; nothing where it goes to the device's end.
+    /// The number of bytes; nothing if it goes to the device's end.
     pub size: Option<u64>,
 }
 
@@ -169,7 +169,7 @@ impl Luks {
     /// Reads the header at the start of a device, or the second header of LUKS2 where the first is damaged.
     ///
     /// # Errors
-    /// Where there is none that can be used.
+    /// If there is none that can be used.
     pub fn read<S: ReadAt + ?Sized>(source: &S) -> Result<Self, LuksError> {
         let start = bytes(source, 0, BINARY_SIZE)?;
         let version = if start.len() >= 8 && start.starts_with(&MAGIC) { be16(&start, 6) } else { 0 };
@@ -304,7 +304,7 @@ impl Luks {
     /// where the header is. Keyslots are tried in the order of their priorities and numbers.
     ///
     /// # Errors
-    /// Where the passphrase opens none; keyslots that could not be tried are in the error.
+    /// If the passphrase opens none; keyslots that could not be tried are in the error.
     pub fn unlock<S: ReadAt + ?Sized>(
         &self,
         source: &S,

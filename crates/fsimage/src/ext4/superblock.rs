@@ -286,7 +286,7 @@ impl Superblock {
         self.block_size.checked_div(self.desc_size).unwrap_or(1).max(1).into()
     }
 
-    /// True where a block number is one of the file system's, past the superblock.
+    /// True if a block number is one of the file system's, past the superblock.
     pub(crate) fn has_blocks(&self, first: u64, count: u64) -> bool {
         first > self.first_data_block.into() && first.checked_add(count).is_some_and(|end| end <= self.blocks_count)
     }
@@ -297,17 +297,17 @@ impl Superblock {
         Fault::Range { field: what, value: block, first, last: self.blocks_count.saturating_sub(1) }
     }
 
-    /// True where metadata has CRC-32C checksums.
+    /// True if metadata has CRC-32C checksums.
     pub fn has_metadata_csum(&self) -> bool {
         self.ro_compat.contains(RoCompat::METADATA_CSUM)
     }
 
-    /// True where the journal must be replayed before the rest can be trusted.
+    /// True if the journal must be replayed before the rest can be trusted.
     pub fn needs_recovery(&self) -> bool {
         self.incompat.contains(Incompat::RECOVER) && self.compat.contains(Compat::HAS_JOURNAL)
     }
 
-    /// True where `group` starts with a superblock or a backup of it.
+    /// True if `group` starts with a superblock or a backup of it.
     pub(crate) fn group_has_super(&self, group: u64) -> bool {
         if group == 0 {
             return true;

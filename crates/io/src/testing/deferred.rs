@@ -55,7 +55,7 @@ impl Deferred {
         self.lock().len()
     }
 
-    /// Reads and completes one bio on this thread. False where it holds none.
+    /// Reads and completes one bio on this thread. False if it holds none.
     pub fn complete_one(&self, order: Order) -> bool {
         let held = {
             let mut all = self.lock();
@@ -91,7 +91,7 @@ impl Deferred {
     /// Completes in `order` from a thread on each CPU in turn, until the guard is dropped.
     ///
     /// # Errors
-    /// Where a thread can't be started.
+    /// If a thread can't be started.
     pub fn run(&self, order: Order) -> io::Result<Running> {
         let mut running = Running { stop: Vec::new(), threads: Vec::new() };
         for cpu in allowed_cpus() {

@@ -157,7 +157,7 @@ impl UringPool {
     /// Makes the rings and starts their reapers.
     ///
     /// # Errors
-    /// Where the host refuses `io_uring` (old kernels, `io_uring_disabled`, containers' filters): use a
+    /// If the host refuses `io_uring` (old kernels, `io_uring_disabled`, containers' filters): use a
     /// [`PreadPool`](crate::PreadPool) there, or let [`FilePool`](crate::FilePool) choose.
     pub fn new(config: UringConfig) -> io::Result<Self> {
         let depth = if config.depth == 0 { 64 } else { config.depth.min(2048) };

@@ -1,7 +1,7 @@
 //! What runs inside the guest kernel: makes the files, replays workloads as processes, reads the kernel's counters.
 //!
 //! Threads of one guest process share a CPU, so that each reader is a process. They wait at a gate: each writes a line
-//! when it is ready and goes on when it reads one.
+//! when it is ready and continues when it reads one.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ const TRACING: &str = "/sys/kernel/tracing";
 /// How often the tree is archived in a run, each time cold.
 const PASSES: usize = 4;
 
-/// What the host asks for.
+/// The host's request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Orders {
     /// The order of runs comes from it.

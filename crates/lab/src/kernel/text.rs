@@ -8,7 +8,7 @@ use super::{Experiment, Group, Measured, Report, title};
 use crate::table::{align, bar};
 use crate::verdict::Verdict;
 
-/// What this kernel does not have, beside the figures.
+/// What this kernel lacks, printed with the figures.
 pub(super) const LIMITS: &str = "\
 What User-Mode Linux cannot show: its CPUs are threads of this machine's, so a guest CPU stops when the host runs something
 else; interrupts are signals, all I/O completes on guest CPU 0, and the disk is this machine's page cache; there are no idle

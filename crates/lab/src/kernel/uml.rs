@@ -13,7 +13,7 @@ use crate::scratch::{self, Scratch};
 /// How long a boot may take, with all that it does.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A kernel at hand.
+/// An available kernel.
 #[derive(Debug)]
 pub(super) struct Uml {
     kernel: PathBuf,

@@ -102,7 +102,7 @@ impl std::fmt::Debug for Fec<'_> {
 /// Computes the parity of a message. `write` stores it at a byte offset from the start of the parity, on any thread.
 ///
 /// # Errors
-/// Where the message cannot be read, or `write` fails.
+/// If the message cannot be read, or `write` fails.
 pub fn encode_fec(
     message: &Message<'_>,
     threads: Threads,

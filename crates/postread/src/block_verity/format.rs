@@ -17,7 +17,7 @@ const ROUND: u64 = 16;
 /// byte offset of the hash area; blocks of one level come in order.
 ///
 /// # Errors
-/// Where data cannot be read, or `write` fails.
+/// If data cannot be read, or `write` fails.
 pub fn format(
     data: &dyn ReadAt,
     params: &Params,

@@ -166,7 +166,7 @@ impl Journal {
 /// that a block that was half written is not lost.
 ///
 /// # Errors
-/// Where the journal is not one, or of another device, and where it or a block can't be written.
+/// If the journal is not one, or of another device, and where it or a block can't be written.
 pub fn repair_in_place(
     (data, hash): (&File, &File),
     hash_area: u64,

@@ -77,7 +77,7 @@ impl Engine {
     /// Sets up an engine, with its own workqueue if the policy needs one.
     ///
     /// # Errors
-    /// Where the workqueue is refused.
+    /// If the workqueue is refused.
     pub fn new(config: EngineConfig) -> Result<Self, EngineError> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let idle = (0..cpus).map(|_| Idle::default()).collect();

@@ -11,7 +11,7 @@ impl Image {
     /// against its own descriptor; decrypted where it is encrypted.
     ///
     /// # Errors
-    /// Where `trusted` is given, and the file has another digest or no fs-verity.
+    /// If `trusted` is given, and the file has another digest or no fs-verity.
     pub fn read_plan(&self, inode: &Inode, trusted: Option<&FileDigest>) -> Result<Plan, ImageError> {
         match (self.verity(inode)?, trusted) {
             (Some(verity), trusted) => {

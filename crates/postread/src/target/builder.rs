@@ -23,7 +23,7 @@ use crate::image::Image;
 use crate::policy::QueuePolicy;
 use crate::trusted::TrustedDigests;
 
-/// Something that does not keep a target from being read, and that its reader should know.
+/// A problem that does not prevent a target from being read, but that its reader should know about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
@@ -31,10 +31,10 @@ pub enum Warning {
     Short {
         /// Bytes of the file system.
         expected: u64,
-        /// Bytes that are there.
+        /// The real size, in bytes.
         found: u64,
     },
-    /// Nothing in the image tells whether the key given for a v1 policy is the right one: contents may be garbage.
+    /// Nothing in the image shows whether the key given for a v1 policy is the right one: contents may be garbage.
     UnjudgedKey(KeySpecifier),
     /// A part of the fscrypt metadata could not be read.
     FscryptMetadata(String),
@@ -58,7 +58,7 @@ impl std::fmt::Display for Warning {
             ),
             Self::UnjudgedKey(key) => write!(
                 f,
-                "the key given for {key} could not be judged: nothing in this image tells a right key from a wrong one"
+                "the key given for {key} could not be judged: nothing in this image distinguishes the right key from a wrong one"
             ),
             Self::FscryptMetadata(what) => f.write_str(what),
             Self::Ext4(warning) => warning.fmt(f),
@@ -114,7 +114,7 @@ impl Builder {
         self
     }
 
-    /// One more raw master key. One that no key can be is an error of [`Builder::open`].
+    /// Adds a raw master key. An invalid one is an error of [`Builder::open`].
     #[must_use]
     pub fn key(mut self, raw: &[u8]) -> Self {
         if let Err(error) = self.keys.add(raw) {
@@ -158,8 +158,8 @@ impl Builder {
         self
     }
 
-    /// A plain dm-crypt mapping, which nothing on the device tells of. It is applied to what has no other layer, with the
-    /// first of the raw keys that its cipher takes.
+    /// A plain dm-crypt mapping, which the device itself does not describe. It is applied to a device without other
+    /// layers, with the first of the raw keys that its cipher accepts.
     #[must_use]
     pub fn dm_crypt(mut self, mapping: MappingSpec) -> Self {
         self.dm_crypt = Some(mapping);
@@ -230,31 +230,31 @@ impl Builder {
         self
     }
 
-    /// An engine that exists, in place of one of the target's own.
+    /// An existing engine, instead of the target's own.
     #[must_use]
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = Some(engine);
         self
     }
 
-    /// What to call for what its reader should know.
+    /// The function to call with notes for the target's reader.
     #[must_use]
     pub fn on_warning(mut self, warn: impl Fn(Warning) + Send + Sync + 'static) -> Self {
         self.on_warning = Some(Arc::new(warn));
         self
     }
 
-    /// What to ask for a passphrase if the image has protectors for one and no secret was given.
+    /// The function that asks for a passphrase if the image has passphrase protectors and no secret was given.
     #[must_use]
     pub fn ask_passphrase(mut self, ask: impl FnOnce() -> io::Result<Option<Zeroizing<Vec<u8>>>> + 'static) -> Self {
         self.ask_passphrase = Some(Box::new(ask));
         self
     }
 
-    /// The layers of a target, without opening a file system, as far as the choices and passphrases at hand lead.
+    /// The layers of a target, without opening a file system, as far as the choices and passphrases given allow.
     ///
     /// # Errors
-    /// Where it cannot be read, a choice is not there, or a passphrase is wrong.
+    /// If it cannot be read, a choice is not there, or a passphrase is wrong.
     pub fn layers(&self, path: impl AsRef<Path>) -> Result<Layers> {
         self.open_through(path.as_ref(), None).map(|(layers, _)| layers)
     }
@@ -273,7 +273,7 @@ impl Builder {
         })
     }
 
-    /// Goes through the layers. Returns what is left of `ask`.
+    /// Opens the layers. Returns `ask` if it was not used.
     fn open_through(&self, path: &Path, ask: Option<AskPassphrase>) -> Result<(Layers, Option<AskPassphrase>)> {
         let open = |path: &Path| -> Result<Arc<dyn ReadAt>> { Ok(Arc::new(open_target(path)?)) };
         let dm_verity =
@@ -299,7 +299,7 @@ impl Builder {
     /// Opens the target.
     ///
     /// # Errors
-    /// Where it cannot be read or holds no file system that can be, and where a secret that was given is of no use.
+    /// If it cannot be read or holds no file system that can be, and where a secret that was given is of no use.
     pub fn open(mut self, path: impl AsRef<Path>) -> Result<Target> {
         let path = path.as_ref();
         if let Some(error) = self.failed.take() {

@@ -1,4 +1,4 @@
-//! What walks and look-ups return.
+//! Results of walks and look-ups.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStringExt;
@@ -11,7 +11,7 @@ use super::{Target, shown};
 use crate::error::{Error, Result};
 use crate::image::{Found, ImageError, ImageWalk};
 
-/// What is known of a file, a directory or the like.
+/// The metadata of a file, a directory or another inode.
 #[derive(Clone, Debug)]
 pub struct Metadata(Inode);
 
@@ -95,7 +95,7 @@ impl Metadata {
         time(self.0.mtime)
     }
 
-    /// When it was last read, as far as the file system says.
+    /// When it was last read, according to the file system.
     pub fn accessed(&self) -> SystemTime {
         time(self.0.atime)
     }
@@ -116,7 +116,7 @@ fn time(at: Timestamp) -> SystemTime {
     exact.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// A name in a directory, and what it stands for.
+/// A name in a directory, and its inode's metadata.
 #[derive(Clone, Debug)]
 pub struct Entry {
     path: PathBuf,
@@ -140,7 +140,7 @@ impl Entry {
 
     /// The name.
     pub fn file_name(&self) -> &OsStr {
-        // A name of a hostile image may hold slashes; all that is beneath is then out of reach of a path.
+        // A name in a hostile image may contain slashes; everything below it can't be reached by path then.
         self.path.file_name().unwrap_or(self.path.as_os_str())
     }
 
@@ -149,13 +149,13 @@ impl Entry {
         self.is_no_key
     }
 
-    /// What is known of it. Links are not followed.
+    /// Its metadata. Links are not followed.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 }
 
-/// The entries of a directory: see [`Target::read_dir`]. An error is about one of them, and the rest follows.
+/// The entries of a directory: see [`Target::read_dir`]. An error concerns one entry; the rest follows.
 pub struct ReadDir(Box<dyn Iterator<Item = Result<Entry>> + Send>);
 
 impl ReadDir {
@@ -178,7 +178,7 @@ impl std::fmt::Debug for ReadDir {
     }
 }
 
-/// A walk: see [`Target::walk`]. An error is about one entry or one directory, and the walk goes on.
+/// A walk: see [`Target::walk`]. An error concerns one entry or one directory, and the walk continues.
 #[derive(Debug)]
 pub struct Walk {
     root: Vec<u8>,
@@ -200,7 +200,7 @@ impl Walk {
         Self { root: root.path, from }
     }
 
-    /// Leaves out what is in the directory that was returned last.
+    /// Skips the contents of the directory that was returned last.
     pub fn skip_dir(&mut self) {
         if let Visited::Directory(walk) = &mut self.from {
             walk.skip_dir();

@@ -12,8 +12,8 @@ use crate::reader::{FileReader, seek};
 
 /// An open file: bytes that were decrypted where the file is encrypted, and verified where it has fs-verity.
 ///
-/// It reads ahead of whoever reads it from front to back. Clones share nothing but the file: each has its own position
-/// and its own read-ahead.
+/// It reads ahead when it is read sequentially. Clones share only the file: each has its own position and its own
+/// read-ahead.
 #[derive(Debug)]
 pub struct File {
     name: OsString,
@@ -50,13 +50,13 @@ impl File {
         self.len() == 0
     }
 
-    /// What is known of the file.
+    /// The file's metadata.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The descriptor that every byte is checked against; `None` for a file without fs-verity. Its `file_digest()` is the
-    /// file's fs-verity digest, and `trust().is_verified()` says whether you vouched for it.
+    /// The descriptor that every byte is checked against; `None` for a file without fs-verity. Its `file_digest()` is
+    /// the file's fs-verity digest, and `trust().is_verified()` shows whether you supplied a digest for it.
     pub fn trusted(&self) -> Option<&TrustedDescriptor> {
         self.file.trusted()
     }
@@ -64,7 +64,7 @@ impl File {
     /// Reads at most `buf.len()` bytes at `offset`: fewer at the end of the file, or before a bad block.
     ///
     /// # Errors
-    /// Where the block at `offset` is bad.
+    /// If the block at `offset` is bad.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.reader.read_at(buf, offset).map_err(|error| self.error(error))
     }
@@ -72,7 +72,7 @@ impl File {
     /// Fills `buf` from `offset`.
     ///
     /// # Errors
-    /// Where a block is bad, or the file ends before `buf` is full.
+    /// If a block is bad, or the file ends before `buf` is full.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -87,7 +87,7 @@ impl File {
     /// Lends at most `max` bytes from `offset`, in the buffer in which they were checked; `None` at the end of the file.
     ///
     /// # Errors
-    /// Where the block at `offset` is bad.
+    /// If the block at `offset` is bad.
     pub fn lend(&self, offset: u64, max: usize) -> Result<Option<Chunk>> {
         self.reader.lend(offset, max).map_err(|error| self.error(error))
     }

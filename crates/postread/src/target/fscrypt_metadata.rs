@@ -10,9 +10,9 @@ use postread_fsimage::ext4::{FileType, ROOT_INO};
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::{Follow, Image, ImageError};
 
-/// A metadata file is far smaller.
+/// Metadata files are far smaller.
 const FILE_MAX: u64 = 1 << 20;
-/// More files than anybody has; the rest is not looked at.
+/// More files than any real system has; the rest is ignored.
 const FILES_MAX: usize = 10_000;
 /// How deep home directories of systemd-homed may be.
 const HOMED_DEPTH: usize = 3;
@@ -43,7 +43,7 @@ pub struct HomedDirectory {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct FscryptMetadata {
-    /// The protectors that are at hand.
+    /// The protectors found.
     pub protectors: Vec<Protector>,
     /// The policies.
     pub policies: Vec<ToolPolicy>,
@@ -79,7 +79,7 @@ impl FscryptMetadata {
     /// Adds the metadata in a directory: where a file system is mounted, or its `.fscrypt`.
     ///
     /// # Errors
-    /// Where it holds none.
+    /// If it holds none.
     pub fn add_dir(&mut self, dir: &Path) -> Result<()> {
         let at: PathBuf = match dir.join(".fscrypt") {
             inner if inner.is_dir() => inner,
@@ -97,7 +97,7 @@ impl FscryptMetadata {
         let protectors = files("protectors", &mut self.broken);
         let (links, protectors): (Files, Files) = protectors.into_iter().partition(|(name, _)| name.ends_with(".link"));
         let protectors = self.parse(protectors, Protector::parse);
-        // One that was there already came from another copy of the same metadata.
+        // A duplicate came from another copy of the same metadata.
         for protector in protectors {
             if self.protectors.iter().all(|other| other.descriptor != protector.descriptor) {
                 self.protectors.push(protector);

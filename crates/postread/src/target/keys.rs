@@ -1,4 +1,4 @@
-//! Keys and passphrases, from wherever the caller has them.
+//! Keys and passphrases from the caller.
 
 use postread_fscrypt::{HwKdf, KeyError, Keyring, MasterKey};
 use zeroize::Zeroizing;
@@ -36,17 +36,17 @@ impl Keys {
     /// Adds a raw master key. One of 32 bytes is also tried on raw-key protectors of the `fscrypt` tool.
     ///
     /// # Errors
-    /// Where no key has that length.
+    /// If no key has that length.
     pub fn add(&mut self, raw: &[u8]) -> Result<()> {
         MasterKey::new(raw).map_err(bad)?;
         self.raw.push((None, Zeroizing::new(raw.to_vec())));
         Ok(())
     }
 
-    /// Adds a raw master key for v1 policies that name it by a descriptor that somebody chose.
+    /// Adds a raw master key for v1 policies that name it by an arbitrary descriptor.
     ///
     /// # Errors
-    /// Where no key has that length.
+    /// If no key has that length.
     pub fn add_for_descriptor(&mut self, descriptor: [u8; 8], raw: &[u8]) -> Result<()> {
         MasterKey::new(raw).map_err(bad)?;
         self.raw.push((Some(descriptor), Zeroizing::new(raw.to_vec())));
@@ -56,7 +56,7 @@ impl Keys {
     /// Adds the raw form of a hardware-wrapped key, 32 bytes. Every known derivation is tried.
     ///
     /// # Errors
-    /// Where it has another length.
+    /// If it has another length.
     pub fn add_hardware_wrapped(&mut self, raw: &[u8]) -> Result<()> {
         MasterKey::hardware_wrapped(raw, HwKdf::ALL[0]).map_err(bad)?;
         self.hw_wrapped.push(Zeroizing::new(raw.to_vec()));

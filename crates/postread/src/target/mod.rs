@@ -50,9 +50,9 @@ use crate::trusted::TrustedDigests;
 /// An image, a disk or a block device with a file system in it, ready to be read by path.
 ///
 /// Paths begin at the root of the file system. Symbolic links are followed within it, and never lead out. A file with
-/// fs-verity is checked as it is read: against the digest that [`Builder::trusted`] gave for it, or else against the image's
-/// own descriptor, which makes it only self-consistent ([`Builder::require_digests`] refuses the latter). No byte that fails
-/// the check is returned. What is encrypted is decrypted with the keys that the builder got.
+/// fs-verity is checked as it is read: against the digest that [`Builder::trusted`] gave for it, or else against the
+/// image's own descriptor, which makes it only self-consistent ([`Builder::require_digests`] refuses the latter). No
+/// byte that fails the check is returned. Encrypted data is decrypted with the keys given to the builder.
 ///
 /// Cloning is cheap; clones share caches, and may be used by several threads.
 #[derive(Clone)]
@@ -122,13 +122,13 @@ impl Target {
         Ok(File::new(path.as_os_str(), self.0.engine.open(plan), Metadata::new(found.inode)))
     }
 
-    /// Goes through everything beneath a directory, depth first, each directory before what is in it. The walk of a file
-    /// is the file alone.
+    /// Walks everything below a directory, depth first, each directory before its contents. The walk of a file is just
+    /// the file.
     pub fn walk(&self, path: impl AsRef<Path>) -> Result<Walk> {
         Ok(Walk::new(self.clone(), self.find(path.as_ref(), Follow::All)?))
     }
 
-    /// The entries of a directory, without those beneath.
+    /// The entries of a directory, not recursively.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let path = path.as_ref();
         let found = self.find(path, Follow::All)?;
@@ -147,7 +147,7 @@ impl Target {
         })))
     }
 
-    /// What is known of a file, a directory or the like. A link is followed.
+    /// The metadata of a file, a directory or another inode. A link is followed.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         self.find(path.as_ref(), Follow::All).map(|found| Metadata::new(found.inode))
     }
@@ -183,7 +183,7 @@ impl Target {
         Ok(shown)
     }
 
-    /// The real path of what `path` leads to: links followed, names as the directories spell them.
+    /// The real path of the inode at `path`: links followed, names as the directories spell them.
     pub fn canonicalize(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let found = self.find(path.as_ref(), Follow::All)?;
         Ok(shown(&found.path).to_owned().into())
@@ -199,7 +199,7 @@ impl Target {
         &self.0.layers
     }
 
-    /// The file system and its keys, for what paths do not reach.
+    /// The file system and its keys, for anything that has no path.
     pub fn image(&self) -> &Image {
         &self.0.image
     }
@@ -209,7 +209,7 @@ impl Target {
         &self.0.engine
     }
 
-    /// The metadata that wraps the image's master keys. What cannot be read of it is in [`FscryptMetadata::broken`].
+    /// The metadata that wraps the image's master keys. Unreadable parts are listed in [`FscryptMetadata::broken`].
     pub fn fscrypt_metadata(&self) -> &FscryptMetadata {
         self.0.metadata.get_or_init(|| {
             let mut metadata = FscryptMetadata::read(&self.0.image);
@@ -240,7 +240,7 @@ impl Target {
     }
 }
 
-/// A path of an image as a caller sees it: the root's is a slash.
+/// A path in an image as shown to the caller: the root is a slash.
 fn shown(path: &[u8]) -> &OsStr {
     OsStr::from_bytes(if path.is_empty() { b"/" } else { path })
 }

@@ -11,7 +11,7 @@ use crate::image::Image;
 /// The image with the keys at hand and those that they unlock.
 ///
 /// # Errors
-/// Where a passphrase was given and unlocks nothing, neither here nor a layer beneath (`unlocked_layer`): the message says where
+/// If a passphrase was given and unlocks nothing, neither here nor a layer beneath (`unlocked_layer`): the message says where
 /// it was tried, and where it was not.
 pub(super) fn unlock(image: &Image, keys: &Keys, metadata: &FscryptMetadata, unlocked_layer: bool) -> Result<Image> {
     let mut keyring = keys.keyring()?;

@@ -8,7 +8,7 @@ pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
-/// The bytes `offset..offset + len`; `None` where they do not all exist.
+/// The bytes `offset..offset + len`; `None` if they do not all exist.
 pub(super) fn range(bytes: &[u8], offset: u64, len: u64) -> Option<&[u8]> {
     let start = usize::try_from(offset).ok()?;
     let end = start.checked_add(usize::try_from(len).ok()?)?;

@@ -49,7 +49,7 @@ impl Footer {
     /// Parses the last 64 bytes of a partition of `partition` bytes.
     ///
     /// # Errors
-    /// Where they are not a footer, or it points outside the partition.
+    /// If they are not a footer, or it points outside the partition.
     pub fn parse(bytes: &[u8], partition: u64) -> Result<Self, FooterError> {
         let Some(bytes) = bytes.first_chunk::<FOOTER_SIZE>().filter(|bytes| bytes.starts_with(b"AVBf")) else {
             return Err(FooterError::Magic);

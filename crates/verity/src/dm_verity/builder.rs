@@ -93,7 +93,7 @@ impl TreeBuilder {
     /// Starts the tree over `data_blocks` blocks.
     ///
     /// # Errors
-    /// Where a device cannot have that many.
+    /// If a device cannot have that many.
     pub fn new(params: &Params, data_blocks: u64) -> Result<Self, GeometryError> {
         let geometry = Geometry::new(params, data_blocks)?;
         let level = |level| Level { pending: Vec::new(), offset: geometry.level_offset(level) };
@@ -120,7 +120,7 @@ impl TreeBuilder {
     /// Appends data, in pieces of any size.
     ///
     /// # Errors
-    /// Where `write` fails, or more data comes than was announced.
+    /// If `write` fails, or more data comes than was announced.
     pub fn push<E>(
         &mut self,
         mut data: &[u8],
@@ -172,7 +172,7 @@ impl TreeBuilder {
     /// Appends the digests of the next data blocks, packed, as [`DataHasher::hash`] makes them.
     ///
     /// # Errors
-    /// Where `write` fails, more digests come than were announced, or part of a digest or of a data block is there.
+    /// If `write` fails, more digests come than were announced, or part of a digest or of a data block is there.
     pub fn push_digests<E>(
         &mut self,
         digests: &[u8],
@@ -246,7 +246,7 @@ impl TreeBuilder {
     /// Ends the device: writes what is left of the tree and returns the root hash.
     ///
     /// # Errors
-    /// Where `write` fails, or less data came than was announced.
+    /// If `write` fails, or less data came than was announced.
     pub fn finish<E>(mut self, write: &mut impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<Vec<u8>, BuildError<E>> {
         self.flush_partial(write)?;
         if !self.partial.is_empty() || self.taken != self.geometry.data_blocks() {

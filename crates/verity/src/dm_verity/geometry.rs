@@ -42,7 +42,7 @@ impl Geometry {
     /// Lays out the tree over `data_blocks` blocks.
     ///
     /// # Errors
-    /// Where there are no blocks, or more than a device can have.
+    /// If there are no blocks, or more than a device can have.
     pub fn new(params: &Params, data_blocks: u64) -> Result<Self, GeometryError> {
         let data_block_size = params.data_block_size();
         let too_large = GeometryError::TooLarge { data_blocks, data_block_size };

@@ -113,7 +113,7 @@ impl Params {
     /// The same parameters with another salt.
     ///
     /// # Errors
-    /// Where the salt is longer than [`MAX_SALT_SIZE`].
+    /// If the salt is longer than [`MAX_SALT_SIZE`].
     pub fn with_salt(self, salt: &[u8]) -> Result<Self, ParamsError> {
         if salt.len() > MAX_SALT_SIZE {
             return Err(ParamsError::SaltTooLong { len: salt.len() });

@@ -64,7 +64,7 @@ impl Decoder {
         }
     }
 
-    /// True where all columns are valid codewords.
+    /// True if all columns are valid codewords.
     pub fn is_clean(&self) -> bool {
         self.remainder.iter().all(|cell| cell.iter().all(|&byte| byte == 0))
     }
@@ -85,7 +85,7 @@ impl Decoder {
     /// Corrections of one column; see [`correct_codeword`].
     ///
     /// # Errors
-    /// Where there are more errors than the code can correct.
+    /// If there are more errors than the code can correct.
     pub fn correct_column(&self, column: usize, erasures: &[usize]) -> Result<Vec<(usize, u8)>, CodewordError> {
         correct_codeword(&self.column(column), erasures)
     }

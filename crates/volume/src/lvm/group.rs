@@ -120,7 +120,7 @@ impl VolumeGroup {
     /// The newest metadata on any of the physical volumes.
     ///
     /// # Errors
-    /// Where none of them has any.
+    /// If none of them has any.
     pub fn newest<'a>(pvs: impl IntoIterator<Item = &'a PhysicalVolume>) -> Result<VolumeGroup, LvmError> {
         let groups = pvs.into_iter().filter_map(|pv| pv.group.as_ref());
         groups.max_by_key(|group| group.seqno).cloned().ok_or(LvmError::NoMetadata)
@@ -129,7 +129,7 @@ impl VolumeGroup {
     /// Parses text metadata.
     ///
     /// # Errors
-    /// Where it contradicts its grammar or itself.
+    /// If it contradicts its grammar or itself.
     pub fn parse(text: &[u8]) -> Result<Self, LvmError> {
         let all = config::parse(text)?;
         let (name, group) = all.sections().next().ok_or_else(|| metadata("", "there is no volume group"))?;
@@ -174,7 +174,7 @@ impl VolumeGroup {
     /// The logical volume of this name.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If there is none.
     pub fn volume(&self, name: &str) -> Result<&LogicalVolume, LvmError> {
         // Also as in `/dev/GROUP/NAME`.
         let short = name.strip_prefix(&self.name).and_then(|rest| rest.strip_prefix('/')).unwrap_or(name);

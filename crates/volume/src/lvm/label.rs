@@ -33,7 +33,7 @@ pub struct PhysicalVolume {
     pub uuid: String,
     /// Its size as it was labelled, in bytes.
     pub device_size: u64,
-    /// The newest metadata on it; nothing where it has no area, or belongs to no group.
+    /// The newest metadata on it; nothing if it has no area, or belongs to no group.
     pub group: Option<VolumeGroup>,
 }
 
@@ -95,7 +95,7 @@ fn uuid(bytes: &[u8]) -> Option<String> {
     Some(ends.windows(2).map(|w| &text[w[0]..w[1]]).collect::<Vec<_>>().join("-"))
 }
 
-/// The metadata in an area; nothing where it is empty.
+/// The metadata in an area; nothing if it is empty.
 fn area<S: ReadAt + ?Sized>(source: &S, offset: u64, size: u64) -> Result<Option<VolumeGroup>, LvmError> {
     let corrupt = |reason| LvmError::Corrupt { what: "metadata area", offset, reason };
     let header = bytes(source, offset, AREA_HEADER as usize)?;

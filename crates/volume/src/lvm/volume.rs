@@ -24,7 +24,7 @@ pub struct MappedRun {
 /// An opened logical volume.
 pub struct LvmVolume {
     volume: LogicalVolume,
-    /// For each physical volume of the group; nothing where this volume does not need it.
+    /// For each physical volume of the group; nothing if this volume does not need it.
     sources: Vec<Option<Arc<dyn ReadAt>>>,
 }
 
@@ -38,7 +38,7 @@ impl LvmVolume {
     /// Opens the volume `name` on physical volumes, given by their UUIDs.
     ///
     /// # Errors
-    /// Where there is no such volume, it is of a type that is not supported, or a physical volume that it needs is
+    /// If there is no such volume, it is of a type that is not supported, or a physical volume that it needs is
     /// missing or too short.
     pub fn open(group: &VolumeGroup, name: &str, pvs: &[(String, Arc<dyn ReadAt>)]) -> Result<Self, LvmError> {
         let volume = group.volume(name)?;

@@ -39,7 +39,7 @@ impl Binary {
     /// Parses a binary header that was found at byte `offset`: the first one at 0, the second one elsewhere.
     ///
     /// # Errors
-    /// Where it is not one.
+    /// If it is not one.
     pub fn parse(bytes: &[u8], offset: u64) -> Result<Self, Luks2Error> {
         let magic = if offset == 0 { MAGIC } else { SECOND_MAGIC };
         let found = bytes.first_chunk::<BINARY_SIZE>().filter(|b| b.starts_with(&magic) && be16(&b[..], 6) == 2);
@@ -66,7 +66,7 @@ impl Binary {
     /// The JSON of a whole header, whose checksum is checked.
     ///
     /// # Errors
-    /// Where the checksum is wrong, or there are too few bytes.
+    /// If the checksum is wrong, or there are too few bytes.
     pub fn json<'a>(&self, header: &'a [u8]) -> Result<&'a [u8], Luks2Error> {
         let header = usize::try_from(self.header_size).ok().and_then(|size| header.get(..size));
         let header = header.ok_or(Luks2Error::NotLuks2)?;

@@ -187,7 +187,7 @@ pub struct Keyslot {
 pub struct Segment {
     /// Where it begins, in bytes.
     pub offset: u64,
-    /// Its size in bytes; nothing where it goes to the device's end.
+    /// Its size in bytes; nothing if it goes to the device's end.
     pub size: Option<u64>,
     /// The number of its first sector for IVs, in 512 bytes.
     pub iv_tweak: u64,
@@ -239,7 +239,7 @@ impl Header {
     /// Parses the JSON of a header.
     ///
     /// # Errors
-    /// Where it is corrupt, or the device is in a state that cannot be read.
+    /// If it is corrupt, or the device is in a state that cannot be read.
     pub fn parse(json: &[u8]) -> Result<Self, Luks2Error> {
         let json: Json = serde_json::from_slice(json).map_err(Luks2Error::Json)?;
         if let Some(requirement) = json.config.requirements.mandatory.into_iter().next() {

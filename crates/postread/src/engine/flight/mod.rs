@@ -227,7 +227,7 @@ impl Flight {
         }
     }
 
-    /// Runs the steps on this thread, a reader's, if they are left to it or no worker has begun them. False where there is
+    /// Runs the steps on this thread, a reader's, if they are left to it or no worker has begun them. False if there is
     /// nothing to run.
     pub(crate) fn run_here(self: &Arc<Self>) -> bool {
         let mut state = self.lock();

@@ -31,7 +31,7 @@ impl Format for AndroidSuper {
             let opened = SuperVolume::open(device.read_at(), &metadata, &partition.name).map_err(fail);
             volumes::entry(&partition.name, partition.len(), opened)
         };
-        // The other system's partitions are there without any bytes.
+        // The other system's partitions exist but are empty.
         let there = metadata.partitions.iter().filter(|partition| !partition.is_empty());
         volumes::choose("android_super", "", there.map(entry).collect(), pool, choice)
     }

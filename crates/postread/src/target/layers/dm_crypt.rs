@@ -1,4 +1,4 @@
-//! Plain dm-crypt mappings, which nothing on the device tells of.
+//! Plain dm-crypt mappings, which the device itself does not describe.
 
 use std::sync::Arc;
 

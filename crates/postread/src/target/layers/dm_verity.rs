@@ -1,4 +1,4 @@
-//! Devices under dm-verity: every block that is read was verified against the root hash.
+//! Devices under dm-verity: every block read is verified against the root hash.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ const CACHE_BLOCKS: usize = 32;
 /// The most data blocks that are read at once.
 const RUN: u64 = 256;
 
-/// What a device is verified with.
+/// How a device is verified.
 #[derive(Clone, Debug)]
 pub struct DmVerity {
     root_hash: Vec<u8>,
@@ -42,14 +42,15 @@ impl DmVerity {
         self
     }
 
-    /// The byte there at which the superblock begins; 0 where this is not called.
+    /// The byte offset of the superblock there; 0 by default.
     #[must_use]
     pub fn hash_offset(mut self, offset: u64) -> Self {
         self.hash_offset = offset;
         self
     }
 
-    /// How many data blocks there are. Otherwise the superblock says it, which the root hash does not cover.
+    /// How many data blocks there are. Otherwise the number comes from the superblock, which the root hash does not
+    /// cover.
     #[must_use]
     pub fn data_blocks(mut self, blocks: u64) -> Self {
         self.data_blocks = Some(blocks);
@@ -64,7 +65,7 @@ impl DmVerity {
 pub(super) struct Verity;
 
 impl Format for Verity {
-    /// The innermost: what is found by its magic number comes first.
+    /// Innermost: layers with a magic number come first.
     fn wants(&self, _magic: Option<Magic>, choice: &Choice) -> bool {
         choice.dm_verity.is_some() && choice.volume.is_none()
     }
@@ -124,7 +125,7 @@ fn superblock(hash: &dyn ReadAt, offset: u64) -> Result<Superblock> {
 /// A verified hash block: its level, its index there, its bytes.
 type HashBlock = (usize, u64, Arc<[u8]>);
 
-/// The data of a device, of which every byte was verified.
+/// The data of a device, verified on every read.
 struct Verified {
     data: Arc<dyn ReadAt>,
     hash: Arc<dyn ReadAt>,
@@ -158,7 +159,7 @@ impl Verified {
         }
     }
 
-    /// A hash block that was verified, as those above it.
+    /// A verified hash block, whose ancestors were verified too.
     fn hash_block(&self, level: usize, index: u64) -> io::Result<Arc<[u8]>> {
         let geometry = self.verifier.geometry();
         let place = |cache: &[Option<HashBlock>]| {

@@ -1,8 +1,8 @@
-//! What is between a target and its file system, layer by layer: each is found by its magic number and opened over the
-//! device beneath it.
+//! The layers between a target and its file system: each is found by its magic number and opened over the device below
+//! it.
 //!
 //! A kind of layer is one type that implements `Format` and one entry of `FORMATS`; every command and every reader then
-//! has it.
+//! supports it.
 
 mod android_sparse;
 mod android_super;
@@ -29,7 +29,7 @@ pub use volumes::Volume;
 use super::builder::{AskPassphrase, Warning};
 use crate::error::{Error, ErrorKind, Remedy, Result};
 
-/// The most layers over each other. Nobody has more, and a hostile target must end.
+/// The most nested layers. Real targets have fewer, and a hostile one must end.
 const LAYERS_MAX: usize = 16;
 
 /// A device: the same bytes as positional reads, for parsers, and as a source, for the engine.
@@ -48,10 +48,10 @@ impl std::fmt::Debug for Device {
 }
 
 impl Device {
-    /// A device of both views of the same bytes.
+    /// A device from both views of the same bytes.
     ///
     /// # Errors
-    /// Where the length is not known.
+    /// If the length is not known.
     pub fn new(read: Arc<dyn ReadAt>, source: Arc<dyn Source>) -> io::Result<Self> {
         let len = read.len()?;
         Ok(Self { whole: read, source, start: 0, len })
@@ -106,7 +106,7 @@ pub enum Layer {
         /// What each partition holds, in the table's order.
         holds: Vec<Option<Magic>>,
     },
-    /// The part of the device beneath that is read.
+    /// A part of the device below.
     Range {
         /// Its first byte.
         offset: u64,
@@ -195,11 +195,11 @@ impl Choice {
 enum Opened {
     /// To the device within.
     Device(Vec<Layer>, Device),
-    /// Nowhere, for lack of a choice or a key.
+    /// Stopped, for lack of a choice or a key.
     Stopped(Vec<Layer>, Stop),
 }
 
-/// Why a layer was not gone through.
+/// Why a layer was not opened.
 #[derive(Clone, Debug)]
 enum Stop {
     /// Partitions, as a list for people.
@@ -226,7 +226,7 @@ impl Stop {
 
 /// A kind of layer.
 trait Format: Sync {
-    /// Whether this is what to open a device with. What was chosen by number or offset counts before what is found.
+    /// Whether this format opens the device. Choices by number or offset take precedence over detection.
     fn wants(&self, magic: Option<Magic>, choice: &Choice) -> bool;
 
     /// Opens it.
@@ -274,7 +274,7 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// Goes through the layers of a file or block device.
+    /// Opens the layers of a file or block device.
     pub(super) fn open(file: File, choice: &mut Choice) -> Result<Self> {
         let pool = PreadPool::new(PreadConfig::new())?;
         let read = Arc::new(file.try_clone()?);
@@ -342,7 +342,7 @@ impl Layers {
     pub fn plain_file(&self) -> Option<&File> {
         let plain =
             |layer: &Layer| matches!(layer, Layer::PartitionTable { .. } | Layer::Range { .. } | Layer::Found(_));
-        // A list of volumes of which none was chosen changes nothing either.
+        // A list of volumes without a choice changes nothing either.
         let listed = |layer: &Layer| matches!(layer, Layer::VolumeGroup { .. }) && self.stopped.is_some();
         self.list.iter().all(|layer| plain(layer) || listed(layer)).then_some(&*self.file)
     }
@@ -363,7 +363,7 @@ impl Layers {
     /// The device with the file system.
     ///
     /// # Errors
-    /// Where a choice or a key is missing, or what was found is known not to be one that can be read: the message says
+    /// If a choice or a key is missing, or what was found is known not to be one that can be read: the message says
     /// what it is and what to do.
     pub(super) fn file_system(&self) -> Result<&Device> {
         if let Some(stop) = &self.stopped {
@@ -379,10 +379,11 @@ impl Layers {
                 None => Ok(&self.device),
             },
             None if sparse => {
-                let what = "it is a sparse image without the start of a file system: of a split image, give all pieces";
+                let what =
+                    "it is a sparse image without the start of a file system (if it is a split image, give all pieces)";
                 Err(Error::new(ErrorKind::InvalidInput, what))
             }
-            // The parser says what is wrong.
+            // The parser reports the error.
             None => Ok(&self.device),
         }
     }

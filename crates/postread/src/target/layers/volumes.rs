@@ -1,4 +1,4 @@
-//! Logical volumes as LVM2 and Android's super partition have them.
+//! Logical volumes of LVM2 and of Android's super partition.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct Volume {
     pub len: u64,
     /// What it holds, where a magic number is known.
     pub holds: Option<Magic>,
-    /// Why it can't be read, where it can't.
+    /// Why it can't be read, if so.
     pub problem: Option<String>,
 }
 
