@@ -169,15 +169,15 @@ fn a_wrong_v1_key_is_told_where_no_name_lies_beside_the_file() {
     }
 }
 
-/// Where nothing tells a right key from a wrong one that is said, once, and the key is taken as it is given.
+/// If nothing distinguishes the right key from a wrong one, that is reported once, and the key is used as given.
 #[test]
 fn a_v1_key_that_nothing_speaks_for_or_against_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let Some((image, right, wrong)) = moved_out(dir.path(), "unlink enc\nunlink moved/l") else { return };
     for key in [&right, wrong] {
         let run = |command: &[&str]| postread(dir.path(), &[command, &["--key", key]].concat());
-        let warned = "the key given for descriptor 0000111122223333 could not be judged: nothing in this image tells a \
-                      right key from a wrong one";
+        let warned = "the key given for descriptor 0000111122223333 could not be judged: nothing in this image \
+                      distinguishes the right key from a wrong one";
         let out = format!("out{}", key.len());
         for command in [&["cat", &image, "/moved/f"][..], &["extract", &image, "/moved", "-C", &out]] {
             let output = run(command);
