@@ -42,41 +42,45 @@ pub(crate) fn skip(stream: &mut impl Read, len: u64) -> io::Result<()> {
 }
 
 /// Negotiates until the client wants to read an export; none where it goes away in good order.
-pub(crate) fn negotiate<'a>(stream: &mut (impl Read + Write), exports: &'a [Export]) -> io::Result<Option<Agreed<'a>>> {
+pub(crate) fn negotiate<'a>(
+    read: &mut impl Read,
+    write: &mut impl Write,
+    exports: &'a [Export],
+) -> io::Result<Option<Agreed<'a>>> {
     let mut hello = NBDMAGIC.to_be_bytes().to_vec();
     hello.extend(IHAVEOPT.to_be_bytes());
     hello.extend((FIXED_NEWSTYLE | NO_ZEROES).to_be_bytes());
-    stream.write_all(&hello)?;
-    let flags = u32::from_be_bytes(read_array(stream)?);
+    write.write_all(&hello)?;
+    let flags = u32::from_be_bytes(read_array(read)?);
     if flags & !u32::from(FIXED_NEWSTYLE | NO_ZEROES) != 0 || flags & u32::from(FIXED_NEWSTYLE) == 0 {
         return Err(malformed("unknown handshake flags"));
     }
     let mut talk = Talk { exports, structured: false, status_of: None };
     for _ in 0..OPTIONS_MAX {
-        if u64::from_be_bytes(read_array(stream)?) != IHAVEOPT {
+        if u64::from_be_bytes(read_array(read)?) != IHAVEOPT {
             return Err(malformed("not an option"));
         }
-        let (kind, len) = (u32::from_be_bytes(read_array(stream)?), u32::from_be_bytes(read_array(stream)?));
+        let (kind, len) = (u32::from_be_bytes(read_array(read)?), u32::from_be_bytes(read_array(read)?));
         if len > OPTION_MAX {
-            skip(stream, len.into())?;
-            stream.write_all(&reply(kind, option_reply::ERR_TOO_BIG, b"the option is too long"))?;
+            skip(read, len.into())?;
+            write.write_all(&reply(kind, option_reply::ERR_TOO_BIG, b"the option is too long"))?;
             continue;
         }
         let mut bytes = vec![0; len as usize];
-        stream.read_exact(&mut bytes)?;
+        read.read_exact(&mut bytes)?;
         if kind == option::EXPORT_NAME {
             let no_zeroes = flags & u32::from(NO_ZEROES) != 0;
             let export = talk.export(&bytes).ok_or_else(|| malformed("no export of that name"))?;
-            stream.write_all(&talk.begin(export, no_zeroes))?;
+            write.write_all(&talk.begin(export, no_zeroes))?;
             return Ok(Some(talk.agreed(export)));
         }
         if kind == option::ABORT {
             // It may be gone already.
-            let _ = stream.write_all(&reply(kind, option_reply::ACK, b""));
+            let _ = write.write_all(&reply(kind, option_reply::ACK, b""));
             return Ok(None);
         }
         let (out, chosen) = talk.answer(kind, &bytes);
-        stream.write_all(&out)?;
+        write.write_all(&out)?;
         if let Some(export) = chosen {
             return Ok(Some(talk.agreed(export)));
         }

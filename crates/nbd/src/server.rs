@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use postread_io::BlockStatus;
@@ -155,15 +155,27 @@ impl Server {
         }
     }
 
-    fn connection<S: Stream>(&self, mut stream: S) -> io::Result<()> {
+    fn connection<S: Stream>(&self, stream: S) -> io::Result<()> {
         stream.set_patience(Some(PATIENCE))?;
-        let Some(agreed) = negotiate(&mut stream, &self.exports)? else { return Ok(()) };
-        stream.set_patience(None)?;
-        let (mut write, hang_up) = (stream.another()?, stream.another()?);
-        let hang_up = std::sync::Mutex::new(hang_up);
-        let hang_up = || hang_up.lock().unwrap_or_else(std::sync::PoisonError::into_inner).hang_up();
+        let (mut write, hang_up) = (stream.another()?, Mutex::new(stream.another()?));
+        let hang_up = || hang_up.lock().unwrap_or_else(PoisonError::into_inner).hang_up();
+        let patient = write.another()?;
         let mut read = io::BufReader::with_capacity(64 << 10, stream);
+        let Some(agreed) = negotiate(&mut read, &mut write, &self.exports)? else { return Ok(()) };
+        patient.set_patience(None)?;
         connection::run(&agreed, &mut read, &mut write, &hang_up, &self.events)
+    }
+
+    /// Serves one client over a pair of streams, such as standard input and output, until it goes away. A client that reads
+    /// no more replies holds this up.
+    ///
+    /// # Errors
+    /// Where the client breaks the protocol, or a stream fails.
+    pub fn serve_pair(&self, read: &mut impl Read, write: &mut (impl Write + Send)) -> io::Result<()> {
+        match negotiate(read, write, &self.exports)? {
+            Some(agreed) => connection::run(&agreed, read, write, &|| {}, &self.events),
+            None => Ok(()),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postread_io::{BlockStatus, Corruption, PreadConfig, PreadOptions, PreadPool, ReadAt};
 use postread_nbd::{Events, Export, Server};
@@ -372,16 +372,18 @@ fn a_client_that_reads_nothing_holds_up_nobody() {
     assert!(first.read(1 << 20) == setup.bytes[..1 << 20]);
 }
 
-/// Clients that go away at any moment, and others that read meanwhile.
+/// 64 clients, of which half go away at any moment and the others read meanwhile, for `POSTREAD_NBD_SECS` (2).
 #[test]
 fn clients_come_and_go() {
     let setup = setup();
+    let seconds = std::env::var("POSTREAD_NBD_SECS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let end = Instant::now() + Duration::from_secs(seconds);
     std::thread::scope(|scope| {
-        for n in 0..16 {
+        for n in 0..64 {
             let setup = &setup;
             scope.spawn(move || {
                 let mut random = Random::new(n);
-                for _ in 0..40 {
+                while Instant::now() < end {
                     let mut client =
                         if n % 2 == 0 { Client::old(&setup.path) } else { Client::structured(&setup.path) };
                     let quits = n % 4 < 2;
