@@ -39,13 +39,13 @@ pub(crate) struct CheckArgs {
     /// A list of lines `ALG:HEX PATH`, as `postread digest` prints them [default: -, standard input]
     #[arg(value_name = "LIST")]
     list: Option<PathBuf>,
-    /// Block size and salt of files without a descriptor beside them (PATH.verity-desc)
+    /// Block size and salt of files without a descriptor next to them (PATH.verity-desc)
     #[command(flatten)]
     blocks: BlockOptions,
     /// Don't print OK for each file that verifies
     #[arg(short, long)]
     quiet: bool,
-    /// Print nothing: only the exit status says whether all is good
+    /// Print nothing: only the exit status shows whether everything is good
     #[arg(long)]
     status: bool,
     /// Don't fail for, or report, missing files

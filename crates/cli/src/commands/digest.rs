@@ -30,7 +30,7 @@ pub(crate) struct DigestArgs {
     paths: Vec<PathBuf>,
     #[command(flatten)]
     hash: HashOptions,
-    /// Digest all regular files beneath directories (links are not followed)
+    /// Digest all regular files below directories (links are not followed)
     #[arg(short, long)]
     recursive: bool,
     /// Read more names from FILE, one per line (- for standard input)

@@ -15,7 +15,7 @@ use postread::open_regular;
 
 #[derive(Args, Debug)]
 pub(crate) struct EnableArgs {
-    /// A file that nobody has open for writing
+    /// A file that no process has open for writing
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]

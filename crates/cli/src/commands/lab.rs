@@ -46,7 +46,7 @@ pub(crate) struct LabArgs {
 enum Experiment {
     /// Apps start cold: the fs-verity patch's experiment
     AppStart(AppStartArgs),
-    /// An archive is made of an encrypted tree: the fscrypt patch's experiment
+    /// Archive an encrypted tree: the fscrypt patch's experiment
     Tar(TarArgs),
     /// One factor at a time around two anchors, and the cube of placement, rank and completion context
     Factors(FactorsArgs),

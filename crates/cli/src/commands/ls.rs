@@ -32,13 +32,13 @@ pub(crate) struct LsArgs {
     /// Show modes, link counts, owners, sizes, times (UTC) and link targets
     #[arg(short, help_heading = "Output")]
     long: bool,
-    /// List all directories beneath, each entry with its path
+    /// List all directories below, each entry with its path
     #[arg(short = 'R', long, help_heading = "Output")]
     recursive: bool,
     /// Show inode numbers first
     #[arg(short, long, help_heading = "Output")]
     inode: bool,
-    /// Show extended attributes, each on a line of its own
+    /// Show extended attributes, each on its own line
     #[arg(long, help_heading = "Output")]
     xattrs: bool,
     /// Print a report in JSON

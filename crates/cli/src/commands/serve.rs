@@ -27,7 +27,7 @@ pub(crate) struct ServeArgs {
     /// Unix socket to listen on; only you can connect
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// TCP address to listen on, such as 127.0.0.1:10809; whoever reaches it reads everything, and nothing is encrypted
+    /// TCP address to listen on, such as 127.0.0.1:10809; anyone who can connect can read everything, and nothing is encrypted
     #[arg(long, value_name = "ADDRESS:PORT")]
     tcp: Option<SocketAddr>,
     /// Name of the export; clients that name none get it too
