@@ -3,6 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use postread::files::{FilesError, Problem};
 use postread::{FileError, Remedy};
 
 /// How a command, or one of many things it did, ended.
@@ -105,6 +106,16 @@ impl From<postread::Error> for Failure {
             }
             None => Self::new(outcome, format_args!("{error}{hint}")),
         }
+    }
+}
+
+impl From<FilesError> for Failure {
+    fn from(error: FilesError) -> Self {
+        let outcome = match error.problem {
+            Problem::Io(_) => Outcome::Environment,
+            _ => Outcome::Usage,
+        };
+        Self::new(outcome, format_args!("{}: {}", crate::text::name_for_stderr(&error.path), error.problem))
     }
 }
 

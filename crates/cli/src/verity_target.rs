@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use postread::files::read_whole;
 use postread::{Engine, VerifiedFile, sidecar};
 use postread_verity::signature::{Certificate, SignatureError};
 use postread_verity::{Descriptor, DigestParseError, FileDigest, HashAlg, MAX_DESCRIPTOR_SIZE, MAX_SIGNATURE_SIZE};
 
 use crate::exit::{Failure, Outcome};
 use crate::hash_options::{BlockOptions, parse_alg};
-use crate::input_file::read_whole;
 use crate::text::{complain_of, name_for_stderr};
 
 /// More than any certificate has, in bytes.

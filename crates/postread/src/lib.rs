@@ -55,6 +55,7 @@ mod digest_files;
 mod engine;
 mod error;
 mod file;
+pub mod files;
 mod hash_blocks;
 pub mod image;
 mod inputs;

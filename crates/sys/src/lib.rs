@@ -17,6 +17,7 @@ pub mod fsverity;
 pub mod group;
 pub mod hardening;
 pub mod hist;
+pub mod open_files;
 pub mod priority;
 pub mod procstat;
 pub mod quota;

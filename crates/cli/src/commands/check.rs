@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
+use postread::files::open_list;
 use postread::sidecar::{self, BadRange};
 use postread::{DigestJob, Digester, FileError};
 use postread_verity::list::{self, ListLineError, MAX_LINE, parse_line};
@@ -17,7 +18,6 @@ use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::BlockOptions;
-use crate::input_file::open_list;
 use crate::progress::Progress;
 use crate::report::{Name, Output};
 use crate::text::{complain, complain_of, escape_controls, name_for_stderr, output_failed};

@@ -6,16 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use postread::files::{FileNames, OutputFile, open_list, refuse_overwriting};
 use postread::{DigestJob, Digester, FileError};
 use postread_verity::{FileDigest, Tree, list};
 use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
-use crate::input_file::open_list;
-use crate::inputs::{InputError, Inputs};
-use crate::output_file::OutputFile;
-use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::report::{Name, Output};
 use crate::text::{complain_of, escape_controls, output_failed};
@@ -87,7 +84,7 @@ pub(crate) fn run(args: &DigestArgs) -> CommandResult {
     let params = args.hash.params()?;
     let list =
         args.from_list.as_deref().map(|path| Ok::<_, Failure>((path.to_owned(), open_list(path)?))).transpose()?;
-    let inputs = Inputs::new(args.paths.clone(), list, args.recursive);
+    let inputs = FileNames::new(args.paths.clone(), list, args.recursive);
     let only = inputs.single().map(Path::to_owned);
     if (args.out_merkle_tree.is_some() || args.out_descriptor.is_some()) && only.is_none() {
         return Err(Failure::usage("--out-merkle-tree and --out-descriptor take one file"));
@@ -108,10 +105,7 @@ pub(crate) fn run(args: &DigestArgs) -> CommandResult {
     let mut broken: Option<Failure> = None;
     let jobs = inputs.map(|input| {
         let job = |path| DigestJob { path, params, tag: () };
-        input.map(job).map_err(|(path, error)| match error {
-            InputError::Io(error) => (job(path), FileError::Open(error)),
-            InputError::LongLine => (job(path), FileError::LongLine),
-        })
+        input.map(job).map_err(|(path, error)| (job(path), error.into()))
     });
     let digester = Digester::new()
         .progress(&progress)
@@ -126,7 +120,7 @@ pub(crate) fn run(args: &DigestArgs) -> CommandResult {
             (Some(out), Ok(tree)) => out.write(&tree.descriptor().to_bytes()),
             _ => Ok(()),
         };
-        match report(args, &mut output, terminal, &job.path, &result).and(written) {
+        match report(args, &mut output, terminal, &job.path, &result).and(written.map_err(Failure::from)) {
             Ok(()) => ControlFlow::Continue(()),
             // Nobody reads on, or what is read is not whole: the rest is not worth the work.
             Err(failure) => {

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use postread::files::read_whole;
 use postread_sys::filesystem::{FsKind, FsStat, of_file};
 use postread_sys::fsverity::{self, Cause, Enable, Error};
 use postread_verity::{MAX_SIGNATURE_SIZE, MerkleTreeParams, alg_number};
 
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
-use crate::input_file::read_whole;
 use crate::text::name_for_stderr;
 use postread::open_regular;
 

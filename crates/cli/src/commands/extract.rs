@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use clap::Args;
 use postread_extract::{Counts, Extraction, Options};
 use postread_saved::{RestoreOptions, Saved, SavedCounts};
+use postread_sys::open_files;
 
 use super::extract_report::{Reporter, SavedSummary};
 use crate::exit::{CommandResult, Failure};
 use crate::image::{ImageArgs, bytes_of, load_trusted, resolve};
-use crate::open_files;
 use crate::progress::Progress;
 use crate::read_options::{ReadOptions, StatsReport, parse_jobs};
 use crate::report::write_report;

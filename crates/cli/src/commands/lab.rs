@@ -5,15 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use postread::files::{OutputFile, read_whole, refuse_overwriting};
 use postread_lab::html::Page;
 use postread_lab::workload::{self, App};
 use postread_lab::{Cipher, Cold, LabError, app_start, factors, kernel, record, tar};
 use serde::Serialize;
 
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::input_file::read_whole;
-use crate::output_file::OutputFile;
-use crate::output_paths::refuse_overwriting;
 use crate::report::write_report;
 use crate::text::{name_for_stderr, output_failed};
 

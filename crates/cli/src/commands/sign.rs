@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
+use postread::files::{OutputFile, refuse_overwriting};
 use postread::{DigestJob, Digester, FileError};
 use postread_sys::hardening::{wipe_freed_memory, wipe_stack};
 use postread_verity::MAX_SIGNATURE_SIZE;
@@ -14,8 +15,6 @@ use postread_verity::signature::sign;
 use super::sign_key::{self, KeyArgs, about};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::hash_options::HashOptions;
-use crate::output_file::OutputFile;
-use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::text::{escape_controls, output_failed};
 

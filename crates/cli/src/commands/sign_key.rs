@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use postread::files::read_whole;
 use postread_verity::signature::{Certificate, KeyError, SignError, Signer, SigningKey};
 #[cfg(feature = "pkcs11")]
 use postread_verity::signature::{Pin, Pkcs11Uri, Pkcs11UriError, TokenError, TokenKey};
@@ -11,7 +12,6 @@ use zeroize::Zeroizing;
 use crate::exit::{Failure, Outcome};
 #[cfg(feature = "pkcs11")]
 use crate::image::terminal;
-use crate::input_file::read_whole;
 use crate::text::name_for_stderr;
 
 /// More than the file of any key or certificate has, in bytes.

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
+use postread::files::{OutputFile, refuse_overwriting};
 use postread::{BadPart, Changed, VerifiedFile};
 use postread_io::{BlockStatus, Corruption, CorruptionKind};
 use postread_verity::Trust;
@@ -17,8 +18,6 @@ use serde::Serialize;
 use super::verify_image::{self, Kind};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::image::ImageArgs;
-use crate::output_file::OutputFile;
-use crate::output_paths::refuse_overwriting;
 use crate::progress::Progress;
 use crate::read_options::{ByteRange, ReadOptions, StatsReport, parse_jobs, parse_range};
 use crate::report::{Name, Output};
@@ -186,7 +185,10 @@ pub(crate) fn run(args: &VerifyArgs) -> CommandResult {
     let outcome = verify.end(&file, changed, range, stats)?;
     match mapped {
         Ok(()) => Ok(outcome),
-        Err(failure) => Err(Failure { outcome: outcome.worst(failure.outcome), ..failure }),
+        Err(error) => {
+            let failure = Failure::from(error);
+            Err(Failure { outcome: outcome.worst(failure.outcome), ..failure })
+        }
     }
 }
 

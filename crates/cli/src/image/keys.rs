@@ -6,12 +6,12 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use postread::files;
 use postread::{Builder, Keys};
 use zeroize::Zeroizing;
 
 use super::terminal;
 use crate::exit::Failure;
-use crate::input_file;
 use crate::text::name_for_stderr;
 
 /// A secret's file, `-` for standard input.
@@ -145,7 +145,7 @@ pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
             })
         }
         false => {
-            let mut file: io::Chain<_, File> = input_file::open(path)?;
+            let mut file: io::Chain<_, File> = files::open(path)?;
             fill(&mut secret, |buf| match file.read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => file.read(buf),
                 read => read,

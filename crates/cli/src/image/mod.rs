@@ -213,7 +213,7 @@ pub(crate) fn resolve(image: &Image, path: &[u8], follow: Follow) -> Result<Foun
 /// Reads a list of trusted digests; without one there are none.
 pub(crate) fn load_trusted(list: Option<&Path>) -> Result<TrustedDigests, Failure> {
     let Some(path) = list else { return Ok(TrustedDigests::new()) };
-    let list = std::io::BufReader::new(crate::input_file::open(path)?);
+    let list = std::io::BufReader::new(postread::files::open(path)?);
     TrustedDigests::from_list(list).map_err(|error| error.about(path).into())
 }
 

@@ -9,15 +9,13 @@ use clap::Args;
 use postread::block_verity::{
     Area, BadRun, Cause, Device, Fec, InPlaceError, RepairReport, Threads, repair, repair_in_place, verify,
 };
+use postread::files::{OutputFile, read_whole, refuse_overwriting};
 use postread_verity::dm_verity::Verifier;
 use serde::Serialize;
 
 use super::opened::{Opened, about, message, open, open_in_place, same};
 use super::{DeviceArgs, FecArgs, TreeArgs};
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::input_file::read_whole;
-use crate::output_file::OutputFile;
-use crate::output_paths::refuse_overwriting;
 use crate::report::write_report;
 use crate::text::{complain_of, output_failed};
 

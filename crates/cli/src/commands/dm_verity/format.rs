@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use postread::block_verity::{Device, Threads, encode_fec, format};
+use postread::files::OutputFile;
 use postread_verity::dm_verity::{Geometry, Superblock};
 
 use super::opened::{about, failure, length, message, open, open_to_write, same, superblock};
 use super::{DeviceArgs, FecArgs, TreeArgs};
 use crate::exit::{CommandResult, Failure, Outcome};
-use crate::output_file::OutputFile;
 use crate::text::{name_for_stderr, output_failed};
 
 /// The size of a salt that nobody chose, in bytes.

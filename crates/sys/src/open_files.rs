@@ -1,12 +1,13 @@
-//! How many files may be open at once.
+//! How many files this process may have open at once.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit of open files as far as it may be, and returns it. What this process starts inherits it.
-pub(crate) fn raise_limit() -> usize {
+/// Raises the limit of open files (`RLIMIT_NOFILE`) to its hard limit, and returns the limit in force; `usize::MAX` if
+/// there is none. Child processes inherit it.
+pub fn raise_limit() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: maximum, maximum };
-    // None is no limit. Where it can't be raised it stays what it was.
+    // None means no limit. If it can't be raised, it stays as it was.
     let limit = if current != maximum && setrlimit(Resource::Nofile, raised).is_ok() { maximum } else { current };
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }

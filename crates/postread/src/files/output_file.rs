@@ -1,8 +1,8 @@
-//! Outputs that are whole or not there: written without a name, or under another, and named when all is in them.
+//! Outputs that appear whole or not at all: written without a name, or under a temporary one, and named at the end.
 //!
-//! A full disk, an error or a kill leaves no part of an output, and what was there before stays. What only a plain
-//! open can write is written so: devices, pipes, files whose directory takes no new ones, files of several names or of
-//! another owner. See `output_paths` for the check that comes before.
+//! A full disk, an error or a kill leaves no part of an output, and the file that was there before stays. Devices,
+//! pipes, files whose directory takes no new ones, files with several names and files of another owner are opened and
+//! written in place. See `overwriting` for the check that comes first.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -14,38 +14,50 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 
-use crate::exit::Failure;
-use crate::output_paths::future_name;
-use crate::text::name_for_stderr;
+use super::error::FilesError;
+use super::overwriting::{future_name, links};
 
 /// Permissions of a new file, before the umask.
 const NEW: u32 = 0o666;
-/// Names that are tried for a file that needs one.
+/// How many temporary names are tried.
 const NAMES: u32 = 1000;
 
-/// An output that is being written.
+/// An output that is being written. Dropped before [`commit`](Self::commit), it leaves nothing.
+///
+/// ```
+/// use postread::files::OutputFile;
+///
+/// let path = std::env::temp_dir().join(format!("output-{}", std::process::id()));
+/// let mut output = OutputFile::create(&path)?;
+/// output.write(b"whole")?;
+/// assert!(!path.exists());
+/// output.commit()?;
+/// assert_eq!(std::fs::read(&path)?, b"whole");
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct OutputFile {
-    /// As the user calls it.
+pub struct OutputFile {
+    /// As the caller names it.
     path: PathBuf,
     file: File,
     to: To,
 }
 
-/// What becomes of the bytes at the end.
+/// What happens to the bytes at the end.
 #[derive(Debug)]
 enum To {
     /// The file gets this name.
     Name(PathBuf),
-    /// The file loses its temporary name, and gets the other.
+    /// The file is renamed from its temporary name.
     Rename(Temporary, PathBuf),
     /// They are copied there.
     Copy(File),
-    /// They are there.
+    /// Nothing: they are in place.
     InPlace,
 }
 
-/// A name that goes when nothing came of it.
+/// A temporary name, removed on drop.
 #[derive(Debug)]
 struct Temporary(PathBuf);
 
@@ -53,7 +65,7 @@ impl Temporary {
     /// Gives the file its name.
     fn rename(mut self, to: &Path) -> io::Result<()> {
         fs::rename(&self.0, to)?;
-        // There is nothing to take away any more.
+        // Nothing is left to remove.
         self.0 = PathBuf::new();
         Ok(())
     }
@@ -68,24 +80,34 @@ impl Drop for Temporary {
 }
 
 impl OutputFile {
-    /// Begins an output. What is at the path stays until [`commit`](Self::commit), where that can be.
-    pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
-        let (file, to) = begin(path).map_err(|error| failure(path, &error))?;
+    /// Begins an output. A file that is at the path stays until [`commit`](Self::commit), unless it can only be written in
+    /// place (a device, a pipe, a file with several names).
+    ///
+    /// # Errors
+    /// [`FilesError`] if the path can't be a file's, or the system refuses to create or open it.
+    pub fn create(path: &Path) -> Result<Self, FilesError> {
+        let (file, to) = begin(path).map_err(|error| FilesError::new(path, error))?;
         Ok(Self { path: path.to_owned(), file, to })
     }
 
-    /// The file, to be written at any place.
-    pub(crate) fn file(&self) -> &File {
+    /// The file, to be written at any offset.
+    pub fn file(&self) -> &File {
         &self.file
     }
 
     /// Appends bytes.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.file.write_all(bytes).map_err(|error| failure(&self.path, &error))
+    ///
+    /// # Errors
+    /// [`FilesError`] if they could not all be written.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), FilesError> {
+        self.file.write_all(bytes).map_err(|error| FilesError::new(&self.path, error))
     }
 
-    /// Ends it: the bytes are there, under the name.
-    pub(crate) fn commit(self) -> Result<(), Failure> {
+    /// Puts the bytes under the name. Not synced: a crash of the system may lose them.
+    ///
+    /// # Errors
+    /// [`FilesError`] if the file could not be named, or what only takes a copy could not be written.
+    pub fn commit(self) -> Result<(), FilesError> {
         let Self { path, file, to } = self;
         let done = match to {
             To::InPlace => Ok(()),
@@ -93,12 +115,8 @@ impl OutputFile {
             To::Copy(target) => copy(file, target),
             To::Name(name) => link(&file, &name),
         };
-        done.map_err(|error| failure(&path, &error))
+        done.map_err(|error| FilesError::new(&path, error))
     }
-}
-
-fn failure(path: &Path, error: &io::Error) -> Failure {
-    Failure::environment(format!("{}: {error}", name_for_stderr(path)))
 }
 
 fn begin(path: &Path) -> io::Result<(File, To)> {
@@ -120,7 +138,7 @@ fn begin(path: &Path) -> io::Result<(File, To)> {
             Err(_) => Ok((unnamed(&std::env::temp_dir())?, To::Copy(target))),
         };
     }
-    // Standard output that goes into a file: after what is there, as `/dev/stdout` says.
+    // Standard output redirected to this file: append to what it has, as writing to `/dev/stdout` does.
     for stream in [io::stdout().as_fd(), io::stderr().as_fd()] {
         if rustix::fs::fstat(stream).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (there.dev(), there.ino())) {
             return Ok((unnamed(&std::env::temp_dir())?, To::Copy(File::from(stream.try_clone_to_owned()?))));
@@ -132,8 +150,8 @@ fn begin(path: &Path) -> io::Result<(File, To)> {
     }
 }
 
-/// A file that will take the place of the one that is there, with its owner and permissions. None where only the old
-/// one can be written.
+/// A file that will replace the existing one, with its owner and permissions. None if the existing one can only be
+/// written in place.
 fn replacement(path: &Path, there: &Metadata) -> io::Result<Option<(File, To)>> {
     rustix::fs::access(path, Access::WRITE_OK)?;
     if there.nlink() > 1 || leads_through_proc(path) {
@@ -150,16 +168,16 @@ fn replacement(path: &Path, there: &Metadata) -> io::Result<Option<(File, To)>> 
     Ok(Some((file, to)))
 }
 
-/// Whether a path is a link in `/proc`, which stands for an open file and not for its name.
+/// Whether a path leads through a link in `/proc`, which names an open file and not a path.
 fn leads_through_proc(path: &Path) -> bool {
     let is_proc = |link: &Path| {
         let parent = link.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         rustix::fs::statfs(parent).is_ok_and(|stat| stat.f_type == rustix::fs::PROC_SUPER_MAGIC)
     };
-    crate::output_paths::links(path).any(|link| is_proc(&link))
+    links(path).any(|link| is_proc(&link))
 }
 
-/// A file that will be called `name`, without a name until then where the file system has such.
+/// A file that will be called `name`. Until then it has no name, if the file system supports that.
 fn new_file(name: PathBuf) -> io::Result<(File, To)> {
     let dir = match name.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -179,7 +197,7 @@ fn unnamed(dir: &Path) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(dir, flags, Mode::from_raw_mode(NEW))?))
 }
 
-/// Makes something under a name that nothing has.
+/// Makes something under a temporary name that is free.
 fn named<T>(dir: &Path, mut make: impl FnMut(&Path) -> io::Result<T>) -> io::Result<(T, Temporary)> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..NAMES {
@@ -198,7 +216,7 @@ fn proc_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// Gives a file without a name one, in the place of what may have it.
+/// Names a file that has no name, replacing any file of that name.
 fn link(file: &File, name: &Path) -> io::Result<()> {
     let from = proc_path(file.as_fd());
     let link = |to: &Path| rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from);
@@ -268,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_temporary_name_it_is_the_same() {
+    fn a_temporary_name_gives_the_same_result() {
         let dir = tempfile::tempdir().unwrap();
         let make = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
         let (file, temporary) = named(dir.path(), make).unwrap();
@@ -310,18 +328,18 @@ mod tests {
         let reader = std::thread::spawn(move || fs::read(path).unwrap());
         let mut output = OutputFile::create(&at("fifo")).unwrap();
         use std::os::unix::fs::FileExt;
-        output.file().write_all_at(b"behind", 6).unwrap();
-        output.write(b"before").unwrap();
+        output.file().write_all_at(b"second", 6).unwrap();
+        output.write(b"first ").unwrap();
         output.commit().unwrap();
-        assert_eq!(reader.join().unwrap(), b"beforebehind");
-        // An open file by its number: that file, and not another of its name.
+        assert_eq!(reader.join().unwrap(), b"first second");
+        // An open file by its number is that file, not a new one of its name.
         let open = File::create(at("open")).unwrap();
         write(Path::new(&proc_path(open.as_fd())), b"through");
         assert_eq!(open.metadata().unwrap().len(), 7);
     }
 
     #[test]
-    fn what_can_be_no_file_is_told_at_once() {
+    fn a_path_that_cannot_be_a_files_fails_at_once() {
         let dir = tempfile::tempdir().unwrap();
         for path in [
             dir.path(),

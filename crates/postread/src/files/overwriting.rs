@@ -1,16 +1,15 @@
-//! Outputs that would overwrite what is read, or each other: refused before anything is written.
+//! Refuses outputs that would overwrite an input or each other, before anything is written.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::exit::Failure;
-use crate::text::name_for_stderr;
+use super::error::{FilesError, Problem};
 
-/// The most links that are followed to a file that is not there yet, as in Linux.
+/// The most links that are followed, as in Linux.
 const LINKS_MAX: usize = 40;
 
-/// What a path leads to, whatever it is called.
+/// What a path leads to, under any name.
 #[derive(PartialEq, Eq)]
 enum Place {
     File {
@@ -20,7 +19,7 @@ enum Place {
     BlockDevice {
         number: u64,
     },
-    /// Not there yet: the name it would get.
+    /// Does not exist yet: the name it would get.
     Name(PathBuf),
 }
 
@@ -36,14 +35,14 @@ fn place(path: &Path) -> Option<Place> {
     }
 }
 
-/// The links that a path is and leads to, one after the other.
-pub(crate) fn links(path: &Path) -> impl Iterator<Item = PathBuf> {
+/// The symbolic links from a path on, in order.
+pub(super) fn links(path: &Path) -> impl Iterator<Item = PathBuf> {
     let follow = |link: &PathBuf| Some(link.parent().unwrap_or(Path::new("")).join(fs::read_link(link).ok()?));
     std::iter::successors(Some(path.to_owned()), follow).take(LINKS_MAX).filter(|path| path.is_symlink())
 }
 
-/// The name that a file which is not there yet would get.
-pub(crate) fn future_name(path: &Path) -> PathBuf {
+/// The name that a file created at this path would get.
+pub(super) fn future_name(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         let Ok(target) = fs::read_link(&path) else { break };
@@ -59,9 +58,12 @@ pub(crate) fn future_name(path: &Path) -> PathBuf {
     }
 }
 
-/// Refuses an output that is one of the inputs, or another output. Each comes with what it is called on the command
-/// line.
-pub(crate) fn refuse_overwriting(outputs: &[(&str, &Path)], inputs: &[(&str, &Path)]) -> Result<(), Failure> {
+/// Refuses an output that is one of the inputs or another output, under any name: a hard link, a symbolic link, another
+/// path to the same device. Each comes with what the caller calls it, such as its option.
+///
+/// # Errors
+/// [`FilesError`] with [`Problem::Overwrites`] about the first such output.
+pub fn refuse_overwriting(outputs: &[(&str, &Path)], inputs: &[(&str, &Path)]) -> Result<(), FilesError> {
     let inputs: Vec<_> = inputs.iter().map(|&(what, path)| (what, place(path))).collect();
     let mut taken: Vec<(&str, Place)> = Vec::new();
     for &(what, path) in outputs {
@@ -70,8 +72,8 @@ pub(crate) fn refuse_overwriting(outputs: &[(&str, &Path)], inputs: &[(&str, &Pa
         let input = inputs.iter().find(|(_, place)| place.as_ref().is_some_and(same)).map(|(what, _)| what);
         let output = taken.iter().find(|(_, place)| same(place)).map(|(what, _)| what);
         if let Some(other) = input.or(output) {
-            let name = name_for_stderr(path);
-            return Err(Failure::usage(format!("{name}: {what} and {other} are the same file: nothing was written")));
+            let problem = Problem::Overwrites { output: what.to_owned(), other: (*other).to_owned() };
+            return Err(FilesError::new(path, problem));
         }
         taken.push((what, found));
     }
