@@ -58,7 +58,7 @@ pub enum ContextError {
 #[non_exhaustive]
 pub enum KeyError {
     /// A master key of a length that Linux accepts in no policy.
-    #[error("a master key must have 16 to 64 bytes, but this one has {0}")]
+    #[error("a master key has 16 to 64 bytes, but this one has {0}")]
     MasterKeyLength(usize),
     /// The master key is shorter than the policy's modes need.
     #[error("the master key has {found} bytes, but {mode} needs at least {wanted}")]
