@@ -36,15 +36,14 @@ impl Export {
         Self { name: name.into(), description: String::new(), source, start, len, holes: None }
     }
 
-    /// Words for people, which clients list beside the name.
+    /// A description for people. Clients list it with the name.
     #[must_use]
     pub fn description(mut self, text: impl Into<String>) -> Self {
         self.description = text.into();
         self
     }
 
-    /// The file that the source reads, where it reads its bytes as they are, at their own offsets: its holes are told to
-    /// clients.
+    /// The file, if the source reads its bytes unchanged and at the same offsets: its holes are reported to clients.
     #[must_use]
     pub fn holes_of(mut self, file: File) -> Self {
         self.holes = Some(Arc::new(file));

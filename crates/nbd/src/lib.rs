@@ -2,10 +2,10 @@
 //!
 //! An [`Export`] is a [`Source`](postread_io::Source) with a name; a [`Server`] offers exports to whoever connects. Each
 //! connection has a thread that takes requests and one that sends replies. Between the two are reads in flight, which are
-//! submitted to the source and answered in the order in which they complete. So a slow read holds up no other, and a client
-//! that does not read its replies holds up nobody but itself: what it may have in flight is bounded.
+//! submitted to the source and answered in the order in which they complete. A slow read does not delay others, and a client
+//! that does not read its replies delays only itself: a connection has a bounded number of bytes in flight.
 //!
-//! Spoken: fixed newstyle negotiation (`NBD_OPT_GO`, `INFO`, `LIST`, `EXPORT_NAME`), structured replies, block status with
+//! Supported: fixed newstyle negotiation (`NBD_OPT_GO`, `INFO`, `LIST`, `EXPORT_NAME`), structured replies, block status with
 //! `base:allocation`, several connections to one export. Everything that writes is refused with `EPERM`. The protocol is
 //! described in `doc/proto.md` of the NBD project.
 //!

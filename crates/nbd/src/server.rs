@@ -21,20 +21,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long to wait where the system has no room for another connection.
 const NO_ROOM: Duration = Duration::from_millis(100);
 
-/// What its owner hears of a server.
+/// Reports what happens while a server runs.
 pub trait Events: Send + Sync {
     /// The byte `at` of an export could not be read; clients get `EIO` for all of `range`.
     fn bad(&self, export: &str, at: u64, range: Range<u64>, status: &BlockStatus) {
         let _ = (export, at, range, status);
     }
 
-    /// A connection ended for a reason that is its client's fault, or the network's.
+    /// A connection ended early: its client broke the protocol, or the network failed.
     fn dropped(&self, error: &io::Error) {
         let _ = error;
     }
 }
 
-/// Hears nothing.
+/// Ignores all events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
@@ -98,7 +98,7 @@ impl Server {
         Self { exports: exports.into(), events: Arc::new(Silent), connections: Arc::default() }
     }
 
-    /// Who hears what happens.
+    /// Where to report failed reads and dropped connections.
     #[must_use]
     pub fn events(mut self, events: impl Events + 'static) -> Self {
         self.events = Arc::new(events);

@@ -177,7 +177,7 @@ fn the_older_way_to_begin_and_simple_replies() {
     old.option(1, b"");
     assert_eq!(old.read(10 + 124)[10..], [0; 124]);
     old.reads(&setup.bytes, 5..10);
-    // Errors, after which everything goes on.
+    // Errors do not end the connection.
     let bad = (BAD - 1000) as u64;
     for (kind, offset, len, errno) in [
         (0, LEN as u64, 1, 22),

@@ -92,10 +92,10 @@ fn clients_agree_on_a_volume_in_luks() {
     assert!(!at.join("nbd").exists());
 }
 
-/// What is not data is told, and what a client asks for is what is there.
+/// Holes are reported, and reads return the file's bytes.
 #[test]
-fn holes_are_told_where_the_bytes_are_the_files_own() {
-    if !have_clients("holes_are_told_where_the_bytes_are_the_files_own") {
+fn holes_are_reported_for_a_plain_file() {
+    if !have_clients("holes_are_reported_for_a_plain_file") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

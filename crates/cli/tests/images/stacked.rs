@@ -76,9 +76,9 @@ fn a_stack_of_six_layers_is_read_without_privileges() {
     }
 }
 
-/// What is missing is named with the option that gives it, and what is wrong with it.
+/// Errors name what is missing, and the option that provides it.
 #[test]
-fn what_a_stack_lacks_is_said_layer_by_layer() {
+fn a_missing_choice_or_key_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
     stacked(at, "disk");
@@ -197,8 +197,8 @@ fn a_plain_dm_crypt_mapping() {
     fails(2, "rot13", &[&key], "rot13");
 }
 
-/// An image under dm-verity, as `veritysetup` makes it, with the tree elsewhere and behind the data: every block is
-/// checked, a bad one costs no other, and none of its bytes is delivered.
+/// An image under dm-verity, made by `veritysetup`, with the tree in another file and after the data: every block is
+/// checked, a bad block does not affect others, and none of its bytes is returned.
 #[test]
 fn every_block_is_checked_against_a_root_hash() {
     let (Some(mke2fs), Some(veritysetup)) = (require_tool("mke2fs"), require_tool("veritysetup")) else { return };

@@ -1,5 +1,5 @@
-//! Repair in place: repaired blocks go to a journal first, so that a run that is killed can be continued, even where a
-//! block was half written.
+//! Repair in place. Repaired blocks are written to a journal first, so that a killed run can be continued even if a block
+//! was half written.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -127,8 +127,8 @@ impl Journal {
         Self::parse(&bytes, root_hash)
     }
 
-    /// Writes it beside the name and renames it, so that an older journal is whole until this one is. Returns once it is on
-    /// disk with its name.
+    /// Writes it under a temporary name and renames it, so that an older journal stays intact until this one is complete.
+    /// Returns once the file and its name are on disk.
     fn write(&self, path: &Path, root_hash: &[u8]) -> Result<(), InPlaceError> {
         let mut new = path.as_os_str().to_owned();
         new.push(".new");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// The pipe's end to write to; it stays open as long as the process.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
-extern "C" fn tell(signal: libc::c_int) {
+extern "C" fn notify(signal: libc::c_int) {
     let byte = [u8::try_from(signal).unwrap_or(0)];
     // SAFETY: write(2) is safe in a signal handler, and reads the one byte that is there. The handler restores errno,
     // so that the interrupted code does not see a change.
@@ -25,7 +25,7 @@ pub(crate) fn to_pipe(signals: &[i32], pipe: OwnedFd) -> io::Result<()> {
     for &signal in signals {
         // SAFETY: an all-zero `sigaction` is a valid one: no flags, an empty mask.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = tell as extern "C" fn(libc::c_int) as usize;
+        action.sa_sigaction = notify as extern "C" fn(libc::c_int) as usize;
         action.sa_flags = libc::SA_RESTART;
         // SAFETY: the kernel reads the structure, and the old action is not asked for. The handler does nothing that is not
         // safe in one.

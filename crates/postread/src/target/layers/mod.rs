@@ -331,7 +331,7 @@ impl Layers {
         self.magic
     }
 
-    /// Whether the last layer was not gone through: a partition or a logical volume must be chosen, or a passphrase is
+    /// Whether the last layer was not opened: a partition or a logical volume must be chosen, or a passphrase is
     /// needed.
     pub fn is_stopped(&self) -> bool {
         self.stopped.is_some()
