@@ -21,7 +21,7 @@ const KEY_MAX: usize = 1 << 20;
 const PIN_MAX: usize = 4096;
 
 #[derive(Args, Debug)]
-pub(super) struct KeyArgs {
+pub(crate) struct KeyArgs {
     /// Private key, PEM or DER (RSA, or EC on P-256, P-384 or P-521), not encrypted
     #[arg(long, value_name = "KEYFILE")]
     #[cfg_attr(feature = "pkcs11", arg(required_unless_present_any = ["pkcs11_uri", "pkcs11_module"]))]
@@ -69,7 +69,7 @@ fn outcome_of(error: &KeyError) -> Outcome {
 }
 
 /// Why nothing was signed.
-pub(super) fn failed(error: SignError) -> Failure {
+pub(crate) fn failed(error: SignError) -> Failure {
     match error {
         #[cfg(feature = "pkcs11")]
         SignError::Token(error) => token_failed(&error),
@@ -79,7 +79,7 @@ pub(super) fn failed(error: SignError) -> Failure {
 
 impl KeyArgs {
     /// The files that are read, with the names of their options.
-    pub(super) fn inputs(&self) -> Vec<(&'static str, &Path)> {
+    pub(crate) fn inputs(&self) -> Vec<(&'static str, &Path)> {
         let mut inputs: Vec<(&str, &Path)> = Vec::new();
         inputs.extend(self.key.as_deref().map(|path| ("--key", path)));
         inputs.extend(self.cert.as_deref().map(|path| ("--cert", path)));
@@ -109,7 +109,7 @@ impl KeyArgs {
         }
     }
 
-    pub(super) fn load(&self) -> Result<(Box<dyn Signer>, Certificate), Failure> {
+    pub(crate) fn load(&self) -> Result<(Box<dyn Signer>, Certificate), Failure> {
         #[cfg(feature = "pkcs11")]
         let uri = self.uri()?;
         let cert = self.cert.as_deref().map(read_certificate).transpose()?;
@@ -126,7 +126,7 @@ impl KeyArgs {
     }
 }
 
-fn read_certificate(file: &Path) -> Result<Certificate, Failure> {
+pub(crate) fn read_certificate(file: &Path) -> Result<Certificate, Failure> {
     let cert = read_whole(file, KEY_MAX, "a certificate's file")?;
     Certificate::from_bytes(&cert).map_err(|error| about(file, outcome_of(&error))(&error))
 }

@@ -109,6 +109,48 @@ fn verify_lists_all_bad_ranges_and_repair_mends_them() {
     assert_eq!(repair(&[]).status.code(), Some(2));
 }
 
+/// Signatures of root hashes are OpenSSL's in both directions: those that `veritysetup --root-hash-signature` takes.
+#[test]
+fn signatures_of_root_hashes() {
+    if !have_tool("openssl", "version", "signatures_of_root_hashes") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    let root = format(at, &noise(100 * 4096, 1));
+    fs::write(at.join("root"), &root).unwrap();
+    let openssl = |line: &str| expect(&run(at, "openssl", &line.split(' ').collect::<Vec<_>>()), 0);
+    let verify = |root: &str, more: &[&str]| {
+        let args = ["dm-verity", "verify", "data", "hash", root, "--data-blocks=100", "--root-hash-signature=sig"];
+        postread(at, &[&args[..], more].concat())
+    };
+    for kind in ["rsa:2048", "ec -pkeyopt ec_paramgen_curve:P-256"] {
+        openssl(&format!("req -x509 -nodes -subj /CN=t -days 2 -newkey {kind} -keyout key.pem -out cert.pem"));
+        openssl(&format!("req -x509 -nodes -subj /CN=u -days 2 -newkey {kind} -keyout other.pem -out othercert.pem"));
+        let signed = postread(at, &["dm-verity", "sign", &root, "sig", "--key=key.pem", "--cert=cert.pem"]);
+        assert_eq!(expect(&signed, 0), format!("signed root hash {root} as CN=t\n"));
+        openssl(
+            "smime -verify -binary -inform der -in sig -content root -nointern -noverify -certfile cert.pem -out seen",
+        );
+        expect(&verify(&root, &["--cert=cert.pem"]), 0);
+        openssl("smime -sign -binary -nocerts -noattr -in root -inkey key.pem -signer cert.pem -outform der -out sig");
+        expect(&verify(&root, &["--cert=othercert.pem", "--cert=cert.pem"]), 0);
+        let missing = verify(&root, &["--cert=othercert.pem"]);
+        expect(&missing, 3);
+        assert!(stderr(&missing).contains("sig: no certificate given is that of a signer"), "{}", stderr(&missing));
+        let other = verify(&"ab".repeat(32), &["--cert=cert.pem"]);
+        expect(&other, 1);
+        assert!(stderr(&other).contains("is not one of root hash abab"), "{}", stderr(&other));
+    }
+    fs::write(at.join("sig"), "x").unwrap();
+    expect(&verify(&root, &["--cert=cert.pem"]), 2);
+    expect(&verify(&root, &[]), 2);
+    expect(&postread(at, &["dm-verity", "sign", "xy", "sig", "--key=key.pem", "--cert=cert.pem"]), 2);
+    expect(&postread(at, &["dm-verity", "sign", "", "sig", "--key=key.pem", "--cert=cert.pem"]), 2);
+    expect(&postread(at, &["dm-verity", "sign", &root, "sig", "--key=key.pem", "--cert=othercert.pem"]), 3);
+    expect(&postread(at, &["dm-verity", "sign", &root, "key.pem", "--key=key.pem", "--cert=cert.pem"]), 2);
+}
+
 /// Repair in place, killed at each call that writes, with the blocks that it was about to write torn: the next run has the
 /// original back, also where parity alone has not.
 #[test]

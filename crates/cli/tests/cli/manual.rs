@@ -19,9 +19,10 @@ fn options(text: &str) -> BTreeSet<String> {
 #[test]
 fn pages_and_help_agree() {
     let at = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for command in
-        ["digest", "check", "sign", "measure", "enable", "inspect", "ls", "key", "extract", "cat", "verify", "tune"]
-    {
+    for command in [
+        "digest", "check", "sign", "measure", "enable", "inspect", "ls", "key", "extract", "cat", "verify", "tune",
+        "serve",
+    ] {
         let what = if command == "key" { vec!["key", "id", "--help"] } else { vec![command, "--help"] };
         let help = options(&expect(&postread(at, &what), 0));
         let page = fs::read_to_string(at.join(format!("../../docs/man/postread-{command}.1"))).unwrap();
@@ -33,7 +34,9 @@ fn pages_and_help_agree() {
         assert_eq!(help, page, "{command}");
     }
     // Commands that share a page.
-    for (command, parts) in [("dm-verity", &["format", "verify", "repair", "dump"][..]), ("luks", &["dump", "test"])] {
+    for (command, parts) in
+        [("dm-verity", &["format", "verify", "repair", "sign", "dump"][..]), ("luks", &["dump", "test"])]
+    {
         let help = |part: &&str| options(&expect(&postread(at, &[command, part, "--help"]), 0));
         let help: BTreeSet<String> = parts.iter().flat_map(help).collect();
         let page = fs::read_to_string(at.join(format!("../../docs/man/postread-{command}.1"))).unwrap();

@@ -1,6 +1,6 @@
-//! Built-in signatures: PKCS#7 messages (RFC 2315) in DER, detached, without attributes or certificates, over the
-//! formatted file digest. `fsverity sign` makes them and the kernel checks them against its `.fs-verity` keyring;
-//! here a caller's certificates stand in for the keyring.
+//! Built-in signatures, and those of dm-verity root hashes: PKCS#7 messages (RFC 2315) in DER, detached, without attributes
+//! or certificates, over the formatted file digest or the root hash. `fsverity sign` makes them and the kernel checks them
+//! against its `.fs-verity` keyring; here a caller's certificates stand in for the keyring.
 //!
 //! As for the kernel, a certificate is a key with a name: its validity period, extensions and issuer are not looked
 //! at. Give only certificates that you trust to sign files.
@@ -18,8 +18,8 @@ pub use keys::{Certificate, KeyError, SigningKey};
 pub use pkcs11::{Pin, TokenError, TokenKey};
 #[cfg(feature = "pkcs11")]
 pub use pkcs11_uri::{Pkcs11Uri, Pkcs11UriError};
-pub use sign::{SignError, Signer, sign};
-pub use verify::{SignatureError, verify};
+pub use sign::{SignError, Signer, sign, sign_root_hash};
+pub use verify::{SignatureError, verify, verify_root_hash};
 
 use x509_cert::der::asn1::ObjectIdentifier;
 

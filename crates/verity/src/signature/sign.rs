@@ -67,10 +67,26 @@ impl Signer for SigningKey {
 /// Where `key` can't sign, or the signature is not one of the certificate's key.
 pub fn sign(digest: &FileDigest, key: &dyn Signer, certificate: &Certificate) -> Result<Vec<u8>, SignError> {
     let hash = if digest.alg() == HashAlg::Sha512 { SigHash::Sha512 } else { SigHash::Sha256 };
-    let message = digest.formatted();
-    let signature = key.sign(hash, &message)?;
+    sign_message(&digest.formatted(), hash, key, certificate)
+}
+
+/// Signs a dm-verity root hash with SHA-256: in hexadecimal, as the kernel and `veritysetup --root-hash-signature` want it.
+///
+/// # Errors
+/// As [`sign`].
+pub fn sign_root_hash(root_hash: &[u8], key: &dyn Signer, certificate: &Certificate) -> Result<Vec<u8>, SignError> {
+    sign_message(hex::encode(root_hash).as_bytes(), SigHash::Sha256, key, certificate)
+}
+
+fn sign_message(
+    message: &[u8],
+    hash: SigHash,
+    key: &dyn Signer,
+    certificate: &Certificate,
+) -> Result<Vec<u8>, SignError> {
+    let signature = key.sign(hash, message)?;
     // Also what a fault in a computation or a token made: that would give an RSA key away.
-    if !certificate.key.verify(hash, &message, &signature) {
+    if !certificate.key.verify(hash, message, &signature) {
         return Err(SignError::KeyMismatch { subject: certificate.subject() });
     }
 

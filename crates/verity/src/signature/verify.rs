@@ -38,7 +38,7 @@ pub enum SignatureError {
     #[error("the signature is not detached from plain data")]
     NotDetached,
     /// There are signed attributes: what is signed is not the file digest alone.
-    #[error("the signature has signed attributes, which fs-verity signatures do not have")]
+    #[error("the signature has signed attributes: expected none")]
     SignedAttributes,
     /// No signer's certificate is among those given (`ENOKEY`).
     #[error("no certificate given is that of a signer: signed by {}", signers.join(" and "))]
@@ -53,10 +53,10 @@ pub enum SignatureError {
         oid: String,
     },
     /// The signature is not one of this file digest by this certificate's key (`EKEYREJECTED`).
-    #[error("the signature is not one of digest {digest} by the key of {subject}")]
+    #[error("the signature is not one of {what} by the key of {subject}")]
     Rejected {
-        /// The file digest.
-        digest: FileDigest,
+        /// What should have been signed: a file digest or a root hash.
+        what: String,
         /// Whose certificate it is.
         subject: String,
     },
@@ -75,16 +75,39 @@ pub fn verify<'a>(
     digest: &FileDigest,
     certificates: &'a [Certificate],
 ) -> Result<&'a Certificate, SignatureError> {
+    verify_message(signature, &digest.formatted(), certificates, || format!("digest {digest}"))
+}
+
+/// Verifies that `signature` is a signature of a dm-verity root hash by the key of one of `certificates`, and says which.
+/// What is signed is the root hash in hexadecimal, as the kernel's `root_hash_sig_key_desc` and `veritysetup
+/// --root-hash-signature` have it.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_root_hash<'a>(
+    signature: &[u8],
+    root_hash: &[u8],
+    certificates: &'a [Certificate],
+) -> Result<&'a Certificate, SignatureError> {
+    let message = hex::encode(root_hash);
+    verify_message(signature, message.as_bytes(), certificates, || format!("root hash {message}"))
+}
+
+fn verify_message<'a>(
+    signature: &[u8],
+    message: &[u8],
+    certificates: &'a [Certificate],
+    what: impl Fn() -> String,
+) -> Result<&'a Certificate, SignatureError> {
     let signed = parse(signature)?;
-    let message = digest.formatted();
     let mut good = None;
     for signer in signed.signer_infos.0.iter() {
         // Several certificates may have one name; whose key fits is the one.
         let named: Vec<&Certificate> = certificates.iter().filter(|c| is_of(signer, c)).collect();
         let Some(first) = named.first() else { continue };
         let hash = hash_of(signer)?;
-        let by = named.iter().find(|c| verifies(signer, hash, c, &message));
-        let rejected = || SignatureError::Rejected { digest: *digest, subject: first.subject() };
+        let by = named.iter().find(|c| verifies(signer, hash, c, message));
+        let rejected = || SignatureError::Rejected { what: what(), subject: first.subject() };
         good = Some(*by.ok_or_else(rejected)?);
     }
     good.ok_or_else(|| SignatureError::NoCertificate {

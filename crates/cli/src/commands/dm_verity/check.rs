@@ -14,6 +14,7 @@ use postread_verity::dm_verity::Verifier;
 use serde::Serialize;
 
 use super::opened::{Opened, about, message, open, open_in_place, same};
+use super::sign::{SignatureArgs, parse_root_hash};
 use super::{DeviceArgs, FecArgs, TreeArgs};
 use crate::exit::{CommandResult, Failure, Outcome};
 use crate::report::write_report;
@@ -36,6 +37,8 @@ struct CheckArgs {
     tree: TreeArgs,
     #[command(flatten)]
     fec: FecArgs,
+    #[command(flatten)]
+    signature: SignatureArgs,
     /// Print a report in JSON
     #[arg(long)]
     json: bool,
@@ -126,7 +129,9 @@ impl CheckArgs {
             }
             (None, None) => return Err(Failure::usage("give ROOT_HASH or --root-hash-file")),
         };
-        hex::decode(&text).map_err(|error| Failure::usage(format!("the root hash is not hexadecimal: {error}")))
+        let root_hash = parse_root_hash(&text)?;
+        self.signature.check(&root_hash)?;
+        Ok(root_hash)
     }
 
     fn open(&self) -> Result<(Opened, Verifier), Failure> {

@@ -3,6 +3,7 @@
 mod check;
 mod format;
 mod opened;
+mod sign;
 
 use std::path::PathBuf;
 
@@ -24,6 +25,8 @@ enum DmVerityWhat {
     Verify(Box<check::VerifyArgs>),
     /// Copy a device with its bad blocks repaired from parity or from a second copy
     Repair(Box<check::RepairArgs>),
+    /// Sign a root hash, for veritysetup's --root-hash-signature and the kernel
+    Sign(Box<sign::SignArgs>),
     /// Print the superblock of a hash device
     Dump(format::DumpArgs),
 }
@@ -33,6 +36,7 @@ pub(crate) fn run(command: &DmVerityCommand) -> CommandResult {
         DmVerityWhat::Format(args) => format::run(args),
         DmVerityWhat::Verify(args) => check::run_verify(args),
         DmVerityWhat::Repair(args) => check::run_repair(args),
+        DmVerityWhat::Sign(args) => sign::run(args),
         DmVerityWhat::Dump(args) => format::run_dump(args),
     }
 }
