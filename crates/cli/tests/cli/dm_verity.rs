@@ -151,6 +151,77 @@ fn signatures_of_root_hashes() {
     expect(&postread(at, &["dm-verity", "sign", &root, "key.pem", "--key=key.pem", "--cert=cert.pem"]), 2);
 }
 
+/// Bad blocks are named by the files that they belong to, as `debugfs` finds them.
+#[test]
+fn bad_blocks_are_named_by_their_files() {
+    let (Some(mke2fs), Some(debugfs)) =
+        (postread_tests::require_tool("mke2fs"), postread_tests::require_tool("debugfs"))
+    else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    fs::create_dir_all(at.join("tree/sub")).unwrap();
+    fs::write(at.join("tree/sub/file"), noise(100_000, 1)).unwrap();
+    fs::write(at.join("tree/other"), noise(100_000, 2)).unwrap();
+    let mut make = std::process::Command::new(mke2fs);
+    postread_tests::run(make.current_dir(at).args([
+        "-q",
+        "-F",
+        "-b",
+        "4096",
+        "-O",
+        "^has_journal",
+        "-d",
+        "tree",
+        "fs",
+        "4M",
+    ]));
+    let good = fs::read(at.join("fs")).unwrap();
+    let root = format(at, &good);
+    let block = |path: &str, index: usize| -> usize {
+        let text = run(at, debugfs.to_str().unwrap(), &["-R", &format!("bmap {path} {index}"), "fs"]);
+        expect(&text, 0).trim().parse().unwrap()
+    };
+    // Two neighbours of one file, one of another, an inode table, and free space.
+    let places = [block("/sub/file", 3), block("/sub/file", 4), block("/other", 20), 1000];
+    let mut bad = good.clone();
+    places.iter().for_each(|place| bad[place * 4096 + 5] ^= 1);
+    fs::write(at.join("data"), &bad).unwrap();
+    let verify = |more: &[&str]| {
+        let args = ["dm-verity", "verify", "data", "hash", &root, "--data-blocks=1024", "--files"];
+        postread(at, &[&args[..], more].concat())
+    };
+    let text = expect(&verify(&[]), 1);
+    for line in [
+        "file /sub/file: bytes 12288 to 20479\n",
+        "file /other: bytes 81920 to 86015\n",
+        "4096 bytes belong to no file: ",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let text = expect(&verify(&["--fec-device=fec", "--fec-roots=4"]), 1);
+    assert!(text.contains("file /other: bytes 81920 to 86015; can be repaired"), "{text}");
+    if have_validator("bad_blocks_are_named_by_their_files") {
+        valid(&verify(&["--fec-device=fec", "--fec-roots=4", "--json"]).stdout);
+    }
+    // More than can be repaired, in the blocks of one group.
+    let mut worse = bad.clone();
+    let other = block("/other", 20);
+    (0..12).for_each(|n| worse[(other + n * 5) % 1024 * 4096..][..4096].fill(0x11));
+    fs::write(at.join("data"), worse).unwrap();
+    let output = verify(&["--fec-device=fec", "--fec-roots=4"]);
+    expect(&output, 1);
+    let text = stdout(&output);
+    assert!(text.contains("cannot be repaired"), "{text}");
+    // Without a file system there, that is said, and the blocks are listed all the same.
+    fs::write(at.join("data"), noise(4 << 20, 7)).unwrap();
+    let output = verify(&[]);
+    expect(&output, 1);
+    assert!(stderr(&output).contains("data: no file is named: "), "{}", stderr(&output));
+    assert!(stdout(&output).contains("CORRUPT"));
+}
+
 /// Repair in place, killed at each call that writes, with the blocks that it was about to write torn: the next run has the
 /// original back, also where parity alone has not.
 #[test]

@@ -13,6 +13,7 @@ use postread::files::{OutputFile, read_whole, refuse_overwriting};
 use postread_verity::dm_verity::Verifier;
 use serde::Serialize;
 
+use super::files::Files;
 use super::opened::{Opened, about, message, open, open_in_place, same};
 use super::sign::{SignatureArgs, parse_root_hash};
 use super::{DeviceArgs, FecArgs, TreeArgs};
@@ -39,6 +40,9 @@ struct CheckArgs {
     fec: FecArgs,
     #[command(flatten)]
     signature: SignatureArgs,
+    /// Name the files that bad data blocks belong to, if DATA holds an ext4 file system
+    #[arg(long)]
+    files: bool,
     /// Print a report in JSON
     #[arg(long)]
     json: bool,
@@ -117,6 +121,9 @@ struct Results {
     /// What could not be repaired.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<Vec<Run>>,
+    /// The files that bad data blocks belong to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files: Option<Files>,
 }
 
 impl CheckArgs {
@@ -232,6 +239,20 @@ impl CheckArgs {
         Ok(())
     }
 
+    /// The files that bad data blocks belong to, if that was asked for.
+    fn files(&self, opened: &Opened, bad: &[BadRun], left: Option<&[BadRun]>) -> Option<Files> {
+        if !self.files || bad.is_empty() {
+            return None;
+        }
+        match Files::find(&self.device.data, opened.params.data_block_size(), bad, left) {
+            Ok(files) => Some(files),
+            Err(error) => {
+                complain_of(&self.device.data, format_args!("no file is named: {}", error.message()));
+                None
+            }
+        }
+    }
+
     fn print(&self, bad: &[BadRun], results: &Results) -> Result<(), Failure> {
         if self.json {
             return write_report(io::stdout().lock(), "postread-dm-verity-1", results).map_err(output_failed);
@@ -242,7 +263,10 @@ impl CheckArgs {
                 writeln!(out, "{}", run_text(run)).map_err(output_failed)?;
             }
         }
-        Ok(())
+        match &results.files {
+            Some(files) if !self.quiet => files.write(&mut out).map_err(output_failed),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -302,8 +326,10 @@ pub(super) fn run_verify(args: &VerifyArgs) -> CommandResult {
         nonzero_spare: report.nonzero_spare,
         repaired: None,
         left: None,
+        files: None,
     };
     let mut summary = None;
+    let mut left: Option<Vec<BadRun>> = None;
     if !report.bad.is_empty() && args.fec.fec_device.is_some() {
         let repaired = args.repair(&opened, &verifier, None)?;
         let count = repaired.repaired.len();
@@ -313,7 +339,9 @@ pub(super) fn run_verify(args: &VerifyArgs) -> CommandResult {
             true => format!("all {count} bad blocks can be repaired from parity"),
             false => format!("{count} bad blocks can be repaired from parity, others cannot"),
         });
+        left = Some(repaired.left);
     }
+    results.files = args.files(&opened, &report.bad, left.as_deref());
     args.print(&report.bad, &results)?;
     complain(&args.device.hash, &report.bad, report.nonzero_spare);
     if let Some(summary) = summary {
@@ -360,6 +388,7 @@ pub(super) fn run_repair(args: &RepairArgs) -> CommandResult {
         nonzero_spare: 0,
         repaired: Some(report.repaired.len() as u64),
         left: Some(report.left.iter().map(Run::from).collect()),
+        files: check.files(&opened, &report.left, None),
     };
     check.print(&report.left, &results)?;
     if hash_blocks > 0 && !hash_written {

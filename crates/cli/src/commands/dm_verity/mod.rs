@@ -1,6 +1,7 @@
 //! `postread dm-verity`: hash trees over whole devices.
 
 mod check;
+mod files;
 mod format;
 mod opened;
 mod sign;
