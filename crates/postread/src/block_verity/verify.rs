@@ -12,7 +12,7 @@ use super::{Device, Threads, parallel};
 const CHUNK: usize = 1 << 20;
 
 /// Bytes of data in the blocks of level 0 that a thread takes at a time (at least a block's).
-const JOB: u64 = 4 << 20;
+const JOB: u64 = 8 << 20;
 
 /// What a block belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

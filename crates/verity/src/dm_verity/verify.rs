@@ -2,7 +2,7 @@
 
 use postread_blockcrypt::hash::{BlockHasher, HashAlg};
 
-use crate::digest::Digest;
+use crate::digest::{Digest, constant_time_eq};
 use crate::dm_verity::geometry::{Geometry, GeometryError};
 use crate::dm_verity::params::Params;
 
@@ -144,6 +144,24 @@ impl Verifier {
         self.verify(Some(level), first, blocks, self.params.hash_block_size(), parents, bad);
     }
 
+    /// Whether these digests, of neighbouring children from `child` on, are those that their parent holds: compared at once,
+    /// which costs much less than one by one. False also if the parent's digests are not next to each other, or there are
+    /// several parents.
+    fn all_wanted(&self, level: usize, first: u64, child: u64, parents: &[u8], digests: &[u8]) -> bool {
+        let size = self.params.digest_size();
+        if level == self.geometry.num_levels() || self.params.digest_stride() != size {
+            return false;
+        }
+        let arity = self.geometry.hashes_per_block();
+        let in_block = child % arity;
+        if in_block + (digests.len() / size) as u64 > arity {
+            return false;
+        }
+        let block = (child / arity - first / arity) as usize;
+        let at = block * self.params.hash_block_size() + in_block as usize * size;
+        parents.get(at..at + digests.len()).is_some_and(|wanted| constant_time_eq(wanted, digests))
+    }
+
     fn verify(
         &self,
         level: Option<usize>,
@@ -162,6 +180,10 @@ impl Verifier {
         for batch in blocks.chunks(BATCH * block_size) {
             let digests = &mut digests[..batch.len() / block_size * digest_size];
             self.hasher.hash_blocks(batch, block_size, digests);
+            if self.all_wanted(above, first, index, parents, digests) {
+                index += (batch.len() / block_size) as u64;
+                continue;
+            }
             for digest in digests.chunks_exact(digest_size) {
                 let wanted = self.wanted(above, first, index, parents);
                 let found = Digest::new(alg, digest).expect("a digest's bytes");
