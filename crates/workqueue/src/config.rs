@@ -28,8 +28,9 @@ pub enum HighPriorityPolicy {
 /// ```
 /// use postread_workqueue::{Config, Pools, WqFlags};
 ///
-/// Two workers may run at once, on any machine. let pools = Pools::new(Config::new().unbound_concurrency(2))?; let wq =
-/// pools.alloc("test", WqFlags::UNBOUND, 0)?;
+/// // Two workers may run at once, on any machine.
+/// let pools = Pools::new(Config::new().unbound_concurrency(2))?;
+/// let wq = pools.alloc("test", WqFlags::UNBOUND, 0)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]

@@ -142,9 +142,11 @@ pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
 /// use std::sync::mpsc;
 /// use postread_workqueue::{Workqueue, WqFlags, blocking};
 ///
-/// let wq = Workqueue::alloc("doc_blocking", WqFlags::PERCPU, 0)?; let (answer, question) = mpsc::channel();
-/// wq.spawn_on(0, move || assert_eq!(blocking(|| question.recv()), Ok(42)))?; After the first item on the same CPU, and
-/// yet it runs: otherwise both would wait forever. wq.spawn_on(0, move || answer.send(42).unwrap())?;
+/// let wq = Workqueue::alloc("doc_blocking", WqFlags::PERCPU, 0)?;
+/// let (answer, question) = mpsc::channel();
+/// wq.spawn_on(0, move || assert_eq!(blocking(|| question.recv()), Ok(42)))?;
+/// // This item comes after the first one on the same CPU, and runs all the same: otherwise both would wait forever.
+/// wq.spawn_on(0, move || answer.send(42).unwrap())?;
 /// assert_eq!(wq.flush()?.panics, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
